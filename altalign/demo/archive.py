@@ -46,13 +46,11 @@ class Archive:
         self, url: str, body: bytes, media_type: str, *, status: int = 200, headers: tuple[str, ...] = ()
     ) -> None:
         """Add an HTTP response; `headers` are further lines, `body` is as transferred."""
-        self._add("response", url, http(body, media_type, status, headers), _RESPONSE)
-        self._note(url, status, media_type)
+        self._add("response", url, http(body, media_type, status, headers), _RESPONSE, (status, media_type))
 
     def resource(self, url: str, body: bytes, media_type: str) -> None:
         """Add a body without HTTP headers."""
-        self._add("resource", url, body, media_type)
-        self._note(url, 200, media_type)
+        self._add("resource", url, body, media_type, (200, media_type))
 
     def request(self, url: str) -> None:
         """Add the request for a URL."""
@@ -62,7 +60,8 @@ class Archive:
 
     def broken(self, how: str, url: str, body: bytes) -> None:
         """Add a page that no reader can read, which is "damaged" in its gzip member, "cut" or "nameless" (no URL)."""
-        member = self._member("response", "" if how == "nameless" else url, http(body, "text/html", 200, ()), _RESPONSE)
+        page = http(body, "text/html", 200, ())
+        member, _ = self._member("response", "" if how == "nameless" else url, page, _RESPONSE)
         middle = len(member) // 2
         if how != "nameless":
             member = member[:middle] + (b"\xff" * 40 + member[middle + 40 :] if how == "damaged" else b"")
@@ -72,29 +71,28 @@ class Archive:
         """Finish the file."""
         self._file.close()
 
-    def _note(self, url: str, status: int, media_type: str) -> None:
-        place = self._last, self._file.tell() - self._last
-        self.captures.append(Capture(url, status, media_type.split(";")[0], self.name, *place, moment=self._moment()))
+    def _add(self, kind: str, url: str, block: bytes, media_type: str, of: tuple[int, str] | None = None) -> None:
+        """Write a record; what it is `of`, a status and a media type, goes to the index."""
+        offset, (member, moment) = self._file.tell(), self._member(kind, url, block, media_type)
+        self._file.write(member)
+        if of:
+            what = of[0], of[1].split(";")[0]
+            self.captures.append(Capture(url, *what, self.name, offset, len(member), moment))
 
-    def _add(self, kind: str, url: str, block: bytes, media_type: str) -> None:
-        self._last = self._file.tell()
-        self._file.write(self._member(kind, url, block, media_type))
-
-    def _moment(self) -> str:
-        return (_START + timedelta(seconds=self._records)).strftime("%Y-%m-%dT%H:%M:%SZ")
-
-    def _member(self, kind: str, url: str, block: bytes, media_type: str) -> bytes:
+    def _member(self, kind: str, url: str, block: bytes, media_type: str) -> tuple[bytes, str]:
+        """A record as a gzip member, and its date."""
         self._records += 1
+        moment = (_START + timedelta(seconds=self._records)).strftime("%Y-%m-%dT%H:%M:%SZ")
         headers = {
             "WARC-Type": kind,
             "WARC-Record-ID": f"<urn:uuid:{uuid5(NAMESPACE_URL, f'{self.name} {self._records} {url}')}>",
-            "WARC-Date": self._moment(),
+            "WARC-Date": moment,
             "WARC-Target-URI": url,
             "Content-Type": media_type,
             "Content-Length": str(len(block)),
         }
         head = "".join(f"{name}: {value}\r\n" for name, value in headers.items() if value)
-        return gzipped(f"WARC/1.1\r\n{head}\r\n".encode() + block + b"\r\n\r\n", level=4)
+        return gzipped(f"WARC/1.1\r\n{head}\r\n".encode() + block + b"\r\n\r\n", level=4), moment
 
 
 def gzipped(data: bytes, level: int) -> bytes:

@@ -5,13 +5,12 @@ import csv
 import errno
 import filecmp
 import sys
-from collections.abc import Mapping
 from email.parser import Parser
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from altalign.demo.archive import Capture, read_index, read_record
+from altalign.demo.archive import Capture, http, read_index, read_record
 from altalign.demo.web import INDEX, PAIRS, write_pairs
 from altalign.errors import UsageError
 from altalign.terminal import command
@@ -62,19 +61,13 @@ def server(folder: Path, port: int = 0) -> "DemoServer":
     if not (folder / INDEX).is_file():
         repair = f"write one with `{command('demo', str(folder))}`"
         raise UsageError(f"{folder}: no demo web there ({INDEX} is missing); {repair}")
-    captures: dict[str, Capture] = {}
-    # the first capture counts
-    for capture in sorted(read_index(folder / INDEX), key=lambda capture: (capture.file, capture.offset)):
-        captures.setdefault(_name(capture.url), capture)
-
     try:
-        return DemoServer(folder, captures, port)
+        return DemoServer(folder, port)
     except OSError as error:
         if error.errno not in (errno.EADDRINUSE, errno.EACCES):
             raise
-        raise UsageError(
-            f"port {port} of {_ADDRESS}: {(error.strerror or '').lower()}; choose another with --port"
-        ) from error
+        reason = (error.strerror or "").lower()
+        raise UsageError(f"port {port} of {_ADDRESS}: {reason}; choose another with --port") from error
 
 
 class DemoServer(ThreadingHTTPServer):
@@ -82,9 +75,12 @@ class DemoServer(ThreadingHTTPServer):
 
     request_queue_size = 128
 
-    def __init__(self, folder: Path, captures: Mapping[str, Capture], port: int) -> None:
+    def __init__(self, folder: Path, port: int) -> None:
+        self.folder, self.captures = folder, dict[str, Capture]()
+        # the first capture counts
+        for capture in sorted(read_index(folder / INDEX), key=lambda capture: (capture.file, capture.offset)):
+            self.captures.setdefault(_name(capture.url), capture)
         super().__init__((_ADDRESS, port), _Handler)
-        self.folder, self.captures = folder, captures
 
 
 class _Handler(BaseHTTPRequestHandler):
@@ -100,20 +96,13 @@ class _Handler(BaseHTTPRequestHandler):
         if capture is None:
             self.send_error(404)
             return
-        head, block = read_record(self.server.folder, capture)
-        headers, body = [("Content-Type", capture.media_type)], block
-        if "WARC-Type: response" in head:
-            message, _, body = block.partition(b"\r\n\r\n")
-            headers = Parser().parsestr(message.decode("latin-1").partition("\r\n")[2]).items()
+        record, block = read_record(self.server.folder, capture)
+        if "WARC-Type: response" not in record:
+            block = http(block, capture.media_type, 200, ())
+        head, _, body = block.partition(b"\r\n\r\n")
         self.send_response(capture.status)
-        for name, value in headers:
-            if name == "Transfer-Encoding":
-                body = _joined(body)
-            elif name == "Location":
-                self.send_header(name, local_url(value, self.server.server_port))
-            elif name != "Content-Length":
-                self.send_header(name, value)
-        self.send_header("Content-Length", str(len(body)))
+        for name, value in Parser().parsestr(head.decode("latin-1").partition("\r\n")[2]).items():
+            self.send_header(name, local_url(value, self.server.server_port) if name == "Location" else value)
         self.end_headers()
         if self.command != "HEAD":
             self.wfile.write(body)
@@ -127,13 +116,3 @@ class _Handler(BaseHTTPRequestHandler):
 def _name(url: str) -> str:
     parts = urlsplit(url)
     return f"{parts.netloc}{parts.path}{'?' if parts.query else ''}{parts.query}"
-
-
-def _joined(body: bytes) -> bytes:
-    """A chunked body, put together."""
-    parts = []
-    while not body.startswith(b"0\r\n"):
-        size, _, rest = body.partition(b"\r\n")
-        parts.append(rest[: int(size, 16)])
-        body = rest[int(size, 16) + 2 :]
-    return b"".join(parts)

@@ -129,14 +129,19 @@ def write(folder: Path, *, seed: int = 2021, pages_a_site: int = 50) -> Summary:
     """
     (folder / "test-set").mkdir(parents=True, exist_ok=True)
     web = _Web(folder, Random(seed))
-    web.write_test_set()
     for number in range(pages_a_site):
         for site in web.sites:
             web.write_page(site, number)
         if number == pages_a_site // 2:
             web.break_records("damaged", "nameless", "damaged")
     web.break_records("", "", "", "cut")  # where the file ends
-    summary = web.finish()
+    for place in web.archives:
+        place.close()
+    archive.write_index(folder / INDEX, [capture for place in web.archives for capture in place.captures])
+    write_pairs(folder / PAIRS, web.pairs)
+    names = tuple(place.name for place in web.archives)
+    size = sum((folder / name).stat().st_size for name in names)
+    summary = Summary(web.pages, web.elements, web.images, web.broken, len(web.test_set), names, size)
     (folder / "README.md").write_text(_readme(summary, seed), encoding="utf-8", newline="\n")
     return summary
 
@@ -145,7 +150,7 @@ class _Web:
     """The demo web while it is written, page after page, each with the images that it is the first to show."""
 
     def __init__(self, folder: Path, rng: Random) -> None:
-        self.folder, self.rng = folder, rng
+        self.rng = rng
         self.archives = [Archive(folder / f"demo-{number}.warc.gz") for number in range(_ARCHIVES)]
         english = [("en", *_ENGLISH_CHARSETS[number % len(_ENGLISH_CHARSETS)]) for number in range(_ENGLISH_SITES)]
         self.sites = [
@@ -156,20 +161,18 @@ class _Web:
             )
             for number, kind in enumerate([*english, *_OTHER_SITES])
         ]
-        self.test_set: list[tuple[Scene, bytes, Image.Image]] = []
         self.pages = self.elements = self.images = self.broken = 0
         self.pairs: list[tuple[str, str, str]] = []
         for site in self.sites[:3]:
             site.logo = self._publish(site, "sound")
-
-    def write_test_set(self) -> None:
-        """Draw the images of the test set, all of two shapes or more, and keep them for their twins in the pool."""
+        # all of two shapes or more, and kept for their twins in the pool
+        self.test_set: list[tuple[Scene, bytes, Image.Image]] = []
         for number in range(_TEST_IMAGES):
-            scene = random_scene(self.rng, distinctive=True)
-            image = draw(scene, self.rng.randint(300, 400), self.rng.randint(300, 400), self.rng)
-            form = "png" if number % 4 == 0 else "jpeg"
+            scene = random_scene(rng, distinctive=True)
+            image = draw(scene, rng.randint(300, 400), rng.randint(300, 400), rng)
+            form, suffix = ("jpeg", "jpg") if number % 4 else ("png", "png")
             data = encode(image, form)
-            (self.folder / "test-set" / f"{number:03}.{'jpg' if form == 'jpeg' else form}").write_bytes(data)
+            (folder / "test-set" / f"{number:03}.{suffix}").write_bytes(data)
             self.test_set.append((scene, data, image))
 
     def write_page(self, site: _Site, number: int) -> None:
@@ -196,7 +199,17 @@ class _Web:
             self.elements += sum(element.times for element in elements)
             shown = [element for element in elements for _ in range(element.times)]
             self.pairs += [(each.url, each.alt, url) for each in shown if each.alt and each.url not in BAD_REFERENCES]
-        self._write_companions(site, url, number)
+        place = site.archive
+        if number % 20 == 0:
+            place.request(url)
+            old = f"{site.address}/old-{number}.html"
+            place.response(old, b"", "text/html", status=301, headers=(f"Location: {url}",))
+        if number % 20 == 5:
+            place.response(f"{site.address}/gone-{number}.html", _NOT_FOUND, "text/html", status=404)
+        if number == 0:
+            place.response(f"{site.address}/robots.txt", b"User-agent: *\nDisallow:\n", "text/plain")
+            place.response(f"{site.address}/style.css", b"p { color: black }\n", "text/css")
+            place.resource(f"{site.address}/paper.pdf", b"%PDF-1.4\n%%EOF\n", "application/pdf")
 
     def break_records(self, *ways: str) -> None:
         """Add records that no reader can read, one to each archive, or none where the way is empty."""
@@ -206,16 +219,6 @@ class _Web:
                 page = f"<title>Lost {self.rng.getrandbits(4000):x}</title>{images}".encode()
                 place.broken(how, f"https://lost.example/{number}.html", page)
                 self.broken += 1
-
-    def finish(self) -> Summary:
-        """Close the files and write their index."""
-        for place in self.archives:
-            place.close()
-        archive.write_index(self.folder / INDEX, [capture for place in self.archives for capture in place.captures])
-        write_pairs(self.folder / PAIRS, self.pairs)
-        names = tuple(place.name for place in self.archives)
-        size = sum((self.folder / name).stat().st_size for name in names)
-        return Summary(self.pages, self.elements, self.images, self.broken, len(self.test_set), names, size)
 
     def _element(self, site: _Site) -> Element:
         kind = self.rng.choices(list(_ELEMENTS), list(_ELEMENTS.values()))[0]
@@ -268,7 +271,15 @@ class _Web:
         else:
             data = self._image_bytes("sound" if kind == "twin" else kind, scene, form)
         media_type = MEDIA_TYPES.get(form, f"image/{form}")
-        url = self._image_url(site, scene, media_type)
+        number = self.rng.getrandbits(32)
+        suffix = {"image/jpeg": "jpg"}.get(media_type, media_type.split("/")[1])
+        name = f"{scene.groups[0].colour}-{scene.groups[0].shape}-{number:08x}.{suffix}"
+        if site.language == "de":
+            name = quote(f"größe-{name}")
+        folder = self.rng.choice(("media", "media", "images/2021", "media//large"))
+        host = site.address if self.rng.random() < 0.9 else "https://cdn.example"
+        is_named = self.rng.random() >= 0.05
+        url = f"{host}/{folder}/{name}" if is_named else f"{host}/photo?id={number}&size=large"
         place = site.archive if self.rng.random() < 0.9 else self.rng.choice(self.archives)
         if kind == "gone":
             place.response(url, _NOT_FOUND, "text/html", status=404)
@@ -320,30 +331,6 @@ class _Web:
             lambda: encode(ImageEnhance.Contrast(image).enhance(0.85), "jpeg"),
         )
         return scene, self.rng.choice(copies)()
-
-    def _image_url(self, site: _Site, scene: Scene, media_type: str) -> str:
-        number = self.rng.getrandbits(32)
-        suffix = {"image/jpeg": "jpg"}.get(media_type, media_type.split("/")[1])
-        name = f"{scene.groups[0].colour}-{scene.groups[0].shape}-{number:08x}.{suffix}"
-        if site.language == "de":
-            name = quote(f"größe-{name}")
-        folder = self.rng.choice(("media", "media", "images/2021", "media//large"))
-        host = site.address if self.rng.random() < 0.9 else "https://cdn.example"
-        return f"{host}/photo?id={number}&size=large" if self.rng.random() < 0.05 else f"{host}/{folder}/{name}"
-
-    def _write_companions(self, site: _Site, url: str, number: int) -> None:
-        """Records that are no pages: requests, pages that moved or are gone, other files."""
-        place = site.archive
-        if number % 20 == 0:
-            place.request(url)
-            old = f"{site.address}/old-{number}.html"
-            place.response(old, b"", "text/html", status=301, headers=(f"Location: {url}",))
-        if number % 20 == 5:
-            place.response(f"{site.address}/gone-{number}.html", _NOT_FOUND, "text/html", status=404)
-        if number == 0:
-            place.response(f"{site.address}/robots.txt", b"User-agent: *\nDisallow:\n", "text/plain")
-            place.response(f"{site.address}/style.css", b"p { color: black }\n", "text/css")
-            place.resource(f"{site.address}/paper.pdf", b"%PDF-1.4\n%%EOF\n", "application/pdf")
 
 
 def html(url: str, language: str, title: str, elements: list[Element], rng: Random, *, meta_charset: str = "") -> str:

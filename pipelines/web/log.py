@@ -10,7 +10,7 @@
 import time
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from copy import deepcopy
 from dataclasses import dataclass, field
 from typing import Any, cast
@@ -147,7 +147,7 @@ def status_of(outcome: Outcome) -> str:
 
 
 @dataclass
-class Totals:
+class _Totals:
     """Totals over units: numbers as statistics name them, images by status, and failures of each unit's worst hosts."""
 
     numbers: Counter[str] = field(default_factory=Counter)
@@ -163,10 +163,6 @@ class Totals:
         if len(self.hosts) > 2 * HOSTS_COUNTED:
             self.hosts = Counter(dict(self.hosts.most_common(HOSTS_COUNTED)))
 
-    def reasons(self) -> dict[str, int]:
-        """Why images could not be fetched, the most frequent reason first."""
-        return {status: number for status, number in self.statuses.most_common() if status.startswith("http_")}
-
 
 class WebWatch(progress.Watch):
     """Counts images instead of units, for a unit waits long for its last images."""
@@ -174,33 +170,40 @@ class WebWatch(progress.Watch):
     def __init__(self, run: Run, step: str, units: Sequence[Unit], console: Console):
         super().__init__(run, step, units, console)
         self._images = sum(cast(FetchUnit, unit)["images"] for unit in units)
-        self._under_way, self._of_finished = {unit["name"] for unit in units}, Totals()
+        self._under_way, self._of_finished = {unit["name"] for unit in units}, _Totals()
         self._statistics: dict[str, tuple[storage.Stamp, dict[str, Any]]] = {}  # of units under way
-        self._read_statistics()
-        self._before_this = self._totals.numbers["responses"]  # also images that were asked for again or forgotten
+        # also images that were asked for again or forgotten
+        self._before_this = self._totals().numbers["responses"]
         if line := addresses.unused_proxies():
             console.print(line, style="yellow", soft_wrap=True)
 
     def look(self) -> None:
-        """Looks at the statistics until told to stop."""
-        if self._console.is_terminal:
-            self._bar()
-            return
-        line_at, is_over = self._begin + progress.LINE_EVERY_S, False
-        while not is_over:
-            is_over = self.stop.wait(min(SECONDS_BETWEEN_LOOKS, progress.LINE_EVERY_S))
-            speed, left = self._update()
-            if is_over or time.monotonic() >= line_at:
-                ended = f"{self._totals.numbers['count']:,} of {self._images:,} images"
-                end = "time left unknown" if left is None else f"about {left} s left"
-                if is_over:
-                    end = f"{time.monotonic() - self._begin:.1f} s"
-                units = f"{self._name}: {len(self._finished())} of {len(self._rows)} units"
-                line = f"{units}, {ended}, {speed:,.0f} images/s, {self._outcomes()}, {end}"
-                self._console.print(line, soft_wrap=True)
-                line_at += progress.LINE_EVERY_S
+        """Looks at the statistics until told to stop; shows them as a bar on a terminal, else as lines."""
+        from rich.live import Live
+        from rich.progress import Progress
+        from rich.text import Text
 
-    def _read_statistics(self) -> None:
+        is_bar, line_at, is_over = self._console.is_terminal, self._begin + progress.LINE_EVERY_S, False
+        bar, below = Progress(*bar_columns("images {task.fields[speed]}"), console=self._console), Text()
+        task = bar.add_task(self._name, total=self._images, speed="")
+        with Live(Group(bar, below), console=self._console) if is_bar else nullcontext():
+            while not is_over:
+                is_over = self.stop.wait(min(SECONDS_BETWEEN_LOOKS, progress.LINE_EVERY_S))
+                ended, images_per_s, outcomes, left = self._update()
+                speed = f"{images_per_s:,.0f} images/s"
+                if is_bar:
+                    bar.update(task, completed=ended, speed=speed)
+                    below.plain = outcomes
+                elif is_over or time.monotonic() >= line_at:
+                    end = "time left unknown" if left is None else f"about {left} s left"
+                    if is_over:
+                        end = f"{time.monotonic() - self._begin:.1f} s"
+                    units = f"{self._name}: {len(self._finished())} of {len(self._rows)} units"
+                    line = f"{units}, {ended:,} of {self._images:,} images, {speed}, {outcomes}, {end}"
+                    self._console.print(line, soft_wrap=True)
+                    line_at += progress.LINE_EVERY_S
+
+    def _totals(self) -> _Totals:
         """Adds up the statistics of the units, which are rewritten as they go: those of the files that changed."""
         folder, names = self._run.path("log", "fetch"), list[str]()
         with suppress(OSError, AltalignError):
@@ -216,56 +219,38 @@ class WebWatch(progress.Watch):
                 if stats.get("count") == stats.get("images"):
                     self._under_way.remove(unit)
                     self._of_finished.add(self._statistics.pop(unit)[1])
-        self._totals = deepcopy(self._of_finished)
+        totals = deepcopy(self._of_finished)
         for _, stats in self._statistics.values():
-            self._totals.add(stats)
+            totals.add(stats)
+        return totals
 
-    def _update(self) -> tuple[float, int | None]:
-        """Reads the statistics and writes `progress.json`; returns its images a second, and seconds left."""
-        self._read_statistics()
-        totals, seconds = self._totals, time.monotonic() - self._begin
-        numbers = totals.numbers
+    def _update(self) -> tuple[int, float, str, int | None]:
+        """Writes `progress.json`; returns images that ended, images a second, what became of them, and seconds left."""
+        totals, seconds = self._totals(), time.monotonic() - self._begin
+        numbers, ended = totals.numbers, totals.numbers["count"]
         speed = (numbers["responses"] - self._before_this) / max(1e-3, seconds)
-        left = round((self._images - numbers["count"]) / speed) if speed else None
+        left = round((self._images - ended) / speed) if speed else None
+        fetched = ended - numbers["failed_to_download"]
+        # why images could not be fetched, the most frequent reason first
+        reasons = {status: number for status, number in totals.statuses.most_common() if status.startswith("http_")}
         content = {
             "updated": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
             "units": len(self._rows),
             "units_finished": len(self._finished()),
             "images": self._images,
-            "ended": numbers["count"],
-            "fetched": numbers["count"] - numbers["failed_to_download"],
+            "ended": ended,
+            "fetched": fetched,
             "no_images": numbers["failed_to_resize"],
             "bytes": numbers["bytes"],
             "seconds": round(seconds, 1),
             "images_per_s": round(speed, 1),
             "seconds_left": left,
-            "reasons": totals.reasons(),
+            "reasons": reasons,
             "hosts": dict(totals.hosts.most_common(HOSTS_AT_MOST)),
         }
         with suppress(OSError, AltalignError):  # a full disk is reported by what writes the data
             storage.write_json(self._run.path("log", "fetch", "progress.json"), content)
-        return speed, left
-
-    def _outcomes(self) -> str:
-        """The share of success, bytes, the most frequent reasons, and the hosts with the most failures."""
-        totals, ended = self._totals, self._totals.numbers["count"]
-        share = (ended - totals.numbers["failed_to_download"]) / max(1, ended)
-        parts = [f"{share:.1%} fetched", f"{totals.numbers['bytes'] / 1e6:,.1f} MB"]
-        parts += [f"{status} {number:,}" for status, number in list(totals.reasons().items())[:4]]
+        outcomes = [f"{fetched / max(1, ended):.1%} fetched", f"{numbers['bytes'] / 1e6:,.1f} MB"]
+        outcomes += [f"{status} {number:,}" for status, number in list(reasons.items())[:4]]
         worst = ", ".join(f"{shown(host)} {number:,}" for host, number in totals.hosts.most_common(3))
-        return ", ".join([*parts, *([f"most failures: {worst}"] if worst else [])])
-
-    def _bar(self) -> None:
-        from rich.live import Live
-        from rich.progress import Progress
-        from rich.text import Text
-
-        bar, below = Progress(*bar_columns("images {task.fields[speed]}"), console=self._console), Text()
-        task = bar.add_task(self._name, total=self._images, speed="")
-        with Live(Group(bar, below), console=self._console):
-            is_over = False
-            while not is_over:
-                is_over = self.stop.wait(SECONDS_BETWEEN_LOOKS)
-                speed, _ = self._update()
-                bar.update(task, completed=self._totals.numbers["count"], speed=f"{speed:,.0f} images/s")
-                below.plain = self._outcomes()
+        return ended, speed, ", ".join([*outcomes, *([f"most failures: {worst}"] if worst else [])]), left

@@ -41,7 +41,6 @@ OTHERS = [
     "simplejpeg",
     "tensorboard",
     "unicodedata2",
-    "webencodings",
 ]
 BLOCKED = f"""
 import sys

@@ -233,16 +233,11 @@ def test_headers_of_a_tar_that_python_cannot_follow_make_it_unreadable(tmp_path,
         read_all(path, InputSettings(kind="webdataset", paths=["-"]))
 
 
-@pytest.mark.parametrize("compression", ["gzip", "zstd"])
 @pytest.mark.parametrize("cut", [[2], [2, 3], [0], [5]])
-def test_a_record_cut_in_the_first_line_of_its_head_is_counted_and_costs_no_other_gzip_member(
-    tmp_path, compression, cut
-):
+def test_a_record_cut_in_the_first_lines_of_its_head_costs_no_other_gzip_member(tmp_path, cut):
     every = [archives.page(number)[: 14 if number in cut else None] for number in range(6)]
-    urls = urls_of(archives.write(tmp_path / "a.warc", every, compression))
-    sound = [f"http://a/{number}" for number in range(6) if number not in cut]
-    assert [url for url in urls if url] == (sound if compression == "gzip" else sound[: cut[0]])
-    assert None in urls
+    urls = urls_of(archives.write(tmp_path / "a.warc", every))
+    assert [url for url in urls if url] == [f"http://a/{number}" for number in range(6) if number not in cut]
 
 
 # Images ---------------------------------------------------------------------------------------------------------------

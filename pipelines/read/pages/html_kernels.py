@@ -1,16 +1,15 @@
 """Finds image elements of an HTML document in one pass over its bytes.
 
-It has the tokenizer of the HTML standard, and only the parts of tree construction that decide about images.
+It has the tokenizer of the HTML standard, and of tree construction only what decides about images: an `<img>` start tag
+makes an image element wherever it stands, but inside text (script, style, title, textarea, comments, …), inside
+<template>, and behind an accepted <frameset>; an `<image>` does so outside of SVG and MathML. In these, and in XHTML,
+`/>` ends an element and CDATA sections are text. Of open elements only their number is known, by kind.
 
-An `<img>` start tag makes an image element wherever it stands, but inside text (script, style, title, textarea,
-comments, …), inside <template>, and behind an accepted <frameset>; an `<image>` does so outside of SVG. What is text
-depends on whether the parser is in HTML or in SVG and MathML, so open elements of these are kept on a stack: <svg>,
-<math> and all in them, and <template>. Of HTML elements nothing is kept but those inside of <foreignObject> and its
-like; of others only how many of a name are open.
-
-Every byte is looked at a bounded number of times, whatever the page. Functions take `page`, uint8 of valid UTF-8
-without a byte order mark.
+Every byte is looked at a bounded number of times, whatever the page. Functions take `page`, the address of `size` bytes
+of valid UTF-8 without a byte order mark.
 """
+
+from functools import cache
 
 import numba
 import numpy as np
@@ -19,25 +18,28 @@ from altalign.filters.bits import address_of, equal64, first_bit, load8, load_in
 
 # attributes of an image, two places each in a row
 COLUMNS = ("src", "data-src", "data-lazy-src", "data-original", "srcset", "data-srcset", "alt")
-DEPTH_AT_MOST = 128  # elements nested deeper in SVG, MathML or <template> are taken for siblings
+_PLACES = 2 * len(COLUMNS)  # and behind them the two of the `href` of a <base>
 
-IMG, IMAGE, BASE, TEMPLATE, SVG, MATH, RAW, SCRIPT, PLAINTEXT, FRAMESET, HAS_CONTENT, BREAKS_OUT, FONT = (
-    1 << bit for bit in range(13)
+_IMG, _IMAGE, _BASE, _TEMPLATE, _FOREIGN, _RAW, _SCRIPT, _PLAINTEXT, _FRAMESET, _HAS_CONTENT = (
+    1 << bit for bit in range(10)
 )
-SVG_INTEGRATION, MATH_TEXT, GLYPH, ANNOTATION, UNTRACKED, P_OR_BR = (1 << bit for bit in range(13, 19))
-COLUMN = 19  # the four bits from here on: number of an attribute's column, counted from 1
-NUMBER = 23  # the bits from here on: number of an element that is counted while it is open, from 1
-HREF, ENCODING, FONT_STYLE = range(len(COLUMNS), len(COLUMNS) + 3)  # columns that are of no image
-_PLACES, _ALL_PLACES = 2 * len(COLUMNS), 2 * (len(COLUMNS) + 3)
-_WITH_ATTRIBUTES = IMG | IMAGE | BASE | FONT | ANNOTATION  # others' are passed over
+_COLUMN = 10  # the bits from here on: number of an attribute's column, counted from 1
+_ELEMENTS = {
+    _IMG: "img",
+    _IMAGE: "image",
+    _BASE: "base",
+    _TEMPLATE: "template",
+    _FOREIGN: "svg math",
+    _RAW: "script style textarea title xmp iframe noembed noframes plaintext",
+    _SCRIPT: "script",
+    _PLAINTEXT: "plaintext",
+    _FRAMESET: "frameset",
+    # These, and text, make a later <frameset> void.
+    _HAS_CONTENT: "applet area body br button dd dt embed hr iframe image img input keygen li listing marquee object "
+    "pre select table textarea wbr xmp",
+}
+_SLOTS, _MULTIPLIER = 256, 0x100000001B3  # of a hash table of names with linear probing
 
-# Of an open element.
-_IN_HTML, _IN_SVG, _IN_MATH, _IS_TEMPLATE, _HTML_INSIDE, _TEXT_INSIDE, _ANNOTATES = (1 << bit for bit in range(7))
-_HOLDS_HTML = _HTML_INSIDE | _TEXT_INSIDE | _ANNOTATES
-_DEPTH, _TEMPLATES = range(2)  # of the state: how many elements, and templates, are open
-
-SLOTS, MULTIPLIER = 1_024, 0x100000001B3  # of a hash table of names with linear probing
-NUMBERS = 256
 _SPACE = sum(1 << byte for byte in b"\t\n\f\r ")
 _ENDS_NAME = sum(1 << byte for byte in b"\t\n\f\r />")
 _ENDS_ATTRIBUTE_NAME = _ENDS_NAME | 1 << ord("=")
@@ -46,14 +48,36 @@ _LESS, _GREATER, _SLASH, _EQUALS, _DASH, _BANG, _QUESTION, _BRACKET, _QUOTE, _AP
 _NUL = 1
 
 
+@cache
+def name_table() -> np.ndarray:
+    """Hash table of the names of elements and attributes: uint64[2, slots], hashes (0: free) and what they are."""
+    classes: dict[str, int] = {}
+    for bit, names in _ELEMENTS.items():
+        for name in names.split():
+            classes[name] = classes.get(name, 0) | bit
+    for column, name in enumerate((*COLUMNS, "href"), 1):
+        classes[name] = column << _COLUMN
+    slots = np.zeros((2, _SLOTS), np.uint64)
+    for name, flags in classes.items():
+        hashed = 0
+        for byte in name.encode():
+            hashed = (hashed * _MULTIPLIER + byte + 1) % (1 << 64)
+        slot = hashed % _SLOTS
+        while slots[0, slot]:
+            slot = (slot + 1) % _SLOTS
+        slots[:, slot] = hashed, flags
+    return slots
+
+
 @numba.njit(cache=True, nogil=True)
-def find_images(text: np.ndarray, table: np.ndarray, images_at_most: int) -> tuple[np.ndarray, int, int]:
+def find_images(text: np.ndarray, table: np.ndarray, images_at_most: int, is_xml: int) -> tuple[np.ndarray, int, int]:
     """Image elements of a document in the order of their tags, and the `href` of its first <base> that has one.
 
     Args:
         text: the page, uint8[n] of valid UTF-8 without a byte order mark, n < 2^31.
-        table: `image_elements.name_table()`.
+        table: `name_table()`.
         images_at_most: where there are more, it ends at the first beyond.
+        is_xml: 1 if it is XHTML, else 0.
 
     Returns:
         int32[14 * images], where the values of `COLUMNS` begin and end, as written (-1: no such attribute); and the
@@ -61,73 +85,42 @@ def find_images(text: np.ndarray, table: np.ndarray, images_at_most: int) -> tup
     """
     page, size, names = address_of(text), len(text), address_of(table)
     images: np.ndarray = np.empty(64 * _PLACES, np.int32)
-    values = np.empty(_ALL_PLACES, np.int32)
-    stack, kinds, state = np.empty(DEPTH_AT_MOST, np.uint64), np.empty(DEPTH_AT_MOST, np.int64), np.zeros(2, np.int64)
-    counters = np.zeros(NUMBERS, np.int64)
+    values = np.empty(_PLACES + 2, np.int32)
     base_begin, base_end, filled = -1, -1, 0
-    at = content = int(state[_DEPTH])  # 0; for a literal numba would compile once more what it is given to
+    foreign, templates = int(is_xml), 0  # how many are open
+    at = content = filled
     while at >= 0:
-        kind = int(kinds[state[_DEPTH] - 1]) if state[_DEPTH] else 0
-        begin, is_end, content = _next_tag(page, size, at, kind, content)
+        begin, is_end, content = _next_tag(page, size, at, foreign, content)
         name, end = _name(page, size, begin)
         flags = _class_of(name, names)
-        is_read = flags & _WITH_ATTRIBUTES
-        at, is_closed = _attributes(page, size, end, values, names) if is_read else _after_tag(page, size, end)
+        at, is_closed = _after_tag(page, size, end, flags & (_IMG | _IMAGE | _BASE), values, names)
         if at < 0:
             break
         if is_end:
-            if kind:
-                _end(stack, kinds, state, counters, name, flags)
-            elif counters[flags >> NUMBER]:
-                counters[flags >> NUMBER] -= 1
-            continue
-        if kind and not _goes_by_html(kind, flags):
-            if not (flags & BREAKS_OUT or (flags & FONT and values[2 * FONT_STYLE] >= 0)):
-                if not is_closed:
-                    _push(stack, kinds, state, name, _foreign_kind(kind, flags, page, values))
+            foreign -= flags & _FOREIGN != 0 and foreign > is_xml
+            templates -= flags & _TEMPLATE != 0 and templates > 0
+        elif flags & _IMG or (flags & _IMAGE and not foreign):
+            content = 1
+            if templates:
                 continue
-            _break_out(kinds, state)
-            kind = int(kinds[state[_DEPTH] - 1]) if state[_DEPTH] else 0
-        if not kind or kind & _IS_TEMPLATE:
-            counters[flags >> NUMBER] += flags >> NUMBER != 0
-        if flags & PLAINTEXT or (flags & FRAMESET and not content):
-            break
-        content |= flags & HAS_CONTENT
-        if flags & (IMG | IMAGE):
-            if not state[_TEMPLATES]:
-                images = _with(images, filled, values)
-                filled += _PLACES
-                if filled > images_at_most * _PLACES:
-                    break
-        elif flags & RAW:
-            at = _after_script(page, size, at, begin, end) if flags & SCRIPT else _after_raw(page, size, at, begin, end)
-        elif flags & BASE:
-            if base_begin < 0 and not state[_TEMPLATES]:
-                base_begin, base_end = int(values[2 * HREF]), int(values[2 * HREF + 1])
-        elif kind or flags & (SVG | MATH | TEMPLATE):
-            _open(stack, kinds, state, name, flags, is_closed)
+            if filled == len(images):
+                images = np.append(images, images)
+            images[filled : filled + _PLACES] = values[:_PLACES]
+            filled += _PLACES
+            if filled > images_at_most * _PLACES:
+                break
+        elif flags & _BASE:
+            if base_begin < 0 and not templates and foreign <= is_xml:
+                base_begin, base_end = int(values[_PLACES]), int(values[_PLACES + 1])
+        elif not (foreign and is_closed):
+            if flags & _PLAINTEXT or (flags & _FRAMESET and not content):
+                break
+            content |= flags & _HAS_CONTENT
+            foreign += flags & _FOREIGN != 0 and not is_closed
+            templates += flags & _TEMPLATE != 0
+            if flags & _RAW:
+                at = _after_raw(page, size, at, name, end - begin, flags & _SCRIPT, values, names)
     return images[:filled], base_begin, base_end
-
-
-@numba.njit(cache=True, nogil=True)
-def _with(images: np.ndarray, filled: int, values: np.ndarray) -> np.ndarray:
-    """The array with one more image after the first `found` places; a larger array if this one is full."""
-    if filled == len(images):
-        larger = np.empty(2 * filled, np.int32)
-        for place in range(filled):
-            larger[place] = images[place]
-        images = larger
-    for place in range(_PLACES):
-        images[filled + place] = values[place]
-    return images
-
-
-# Bytes: `page` is the address of `size` of them, in UTF-8
-
-
-@numba.njit(cache=True, nogil=True)
-def _is_letter(byte: int) -> bool:
-    return 97 <= (byte | 0x20) <= 122
 
 
 @numba.njit(cache=True, nogil=True)
@@ -150,8 +143,9 @@ def _find(page: int, size: int, at: int, byte: int) -> int:
 
 
 @numba.njit(cache=True, nogil=True)
-def _after_spaces(page: int, size: int, at: int) -> int:
-    while at < size and _is_in(load8(page, at), _SPACE):
+def _after(page: int, size: int, at: int, bytes_below_64: int) -> int:
+    """The position behind bytes of a set."""
+    while at < size and _is_in(load8(page, at), bytes_below_64):
         at += 1
     return at
 
@@ -167,72 +161,47 @@ def _starts_with(page: int, size: int, at: int, text: bytes) -> bool:
 
 
 @numba.njit(cache=True, nogil=True)
-def _equals(page: int, begin: int, end: int, text: bytes) -> bool:
-    """Whether the bytes from `begin` to `end` are this text (lower case), in any case."""
-    if end - begin != len(text):
-        return False
-    for place in range(len(text)):
-        byte = load8(page, begin + place)
-        if byte != text[place] and (not _is_letter(byte) or byte | 0x20 != text[place]):
-            return False
-    return True
-
-
-# Bytes to tags
-
-
-@numba.njit(cache=True, nogil=True)
-def _next_tag(page: int, size: int, at: int, kind: int, content: int) -> tuple[int, bool, int]:
+def _next_tag(page: int, size: int, at: int, foreign: int, content: int) -> tuple[int, bool, int]:
     """The position of the next tag's name (the page's length if none), whether it is an end tag, and `content`.
 
-    `content` is not 0 if there was text before the tag; `kind` is that of the innermost open element.
+    `content` is not 0 if there was text before the tag, `foreign` if the parser is in SVG or MathML.
     """
     while True:
         if not content:
-            while at < size and _is_in(load8(page, at), _SPACE | _NUL):
-                at += 1
+            at = _after(page, size, at, _SPACE | _NUL)
             content = int(at < size and load8(page, at) != _LESS)
         at = _find(page, size, at, _LESS)
         if at + 2 >= size:
             return size, False, content
         second = load8(page, at + 1)
-        if _is_letter(second):
-            return at + 1, False, content
-        if second == _SLASH:
-            if _is_letter(load8(page, at + 2)):
-                return at + 2, True, content
-            at = _find(page, size, at + 2, _GREATER) + 1
-        elif second == _BANG:
-            at = _after_declaration(page, size, at, kind)
-        elif second == _QUESTION:
+        is_end = second == _SLASH
+        if 97 <= (load8(page, at + 1 + is_end) | 0x20) <= 122:
+            return at + 1 + is_end, is_end, content
+        if second == _BANG:
+            at = _after_declaration(page, size, at, foreign)
+        elif is_end or second == _QUESTION:
             at = _find(page, size, at + 2, _GREATER) + 1
         else:
             at, content = at + 1, 1
 
 
 @numba.njit(cache=True, nogil=True)
-def _after_declaration(page: int, size: int, at: int, kind: int) -> int:
-    """The end of what has `<!` at `at`: a comment, outside of HTML a CDATA section, or anything up to the next `>`."""
+def _after_declaration(page: int, size: int, at: int, foreign: int) -> int:
+    """The end of what has `<!` at `at`: a comment, in SVG and MathML a CDATA section, or anything up to a `>`."""
     if _starts_with(page, size, at + 2, b"--"):
-        begin = at + 4
-        at = _find(page, size, begin, _GREATER)
-        while at < size:
-            if load8(page, at - 1) == _DASH and load8(page, at - 2) == _DASH:  # maybe those that it begins with
-                break
-            if (
-                at - begin >= 3
-                and load8(page, at - 1) == _BANG
-                and load8(page, at - 2) == _DASH
-                and load8(page, at - 3) == _DASH
-            ):
-                break
-            at = _find(page, size, at + 1, _GREATER)
-    elif kind and not kind & _IN_HTML and _starts_with(page, size, at + 2, b"[CDATA["):
-        at = _find(page, size, at + 11, _GREATER)
-        while at < size and not (load8(page, at - 1) == _BRACKET and load8(page, at - 2) == _BRACKET):
-            at = _find(page, size, at + 1, _GREATER)
+        begin, mark = at + 4, _DASH
+    elif foreign and _starts_with(page, size, at + 2, b"[CDATA["):
+        begin, mark = at + 9, _BRACKET
     else:
-        at = _find(page, size, at + 2, _GREATER)
+        return _find(page, size, at + 2, _GREATER) + 1
+    at = _find(page, size, begin, _GREATER)
+    while at < size:
+        last = at - 1
+        if mark == _DASH and load8(page, last) == _BANG and at - begin >= 3:
+            last -= 1
+        if load8(page, last) == mark and load8(page, last - 1) == mark:  # of a comment maybe those that it begins with
+            break
+        at = _find(page, size, at + 1, _GREATER)
     return at + 1
 
 
@@ -249,110 +218,75 @@ def _name(page: int, size: int, at: int) -> tuple[np.uint64, int]:
 @numba.njit(cache=True, nogil=True)
 def _with_byte(name: np.uint64, byte: int) -> np.uint64:
     lower = byte | 0x20 if 65 <= byte <= 90 else byte
-    return name * np.uint64(MULTIPLIER) + np.uint64(lower) + np.uint64(1)
+    return name * np.uint64(_MULTIPLIER) + np.uint64(lower) + np.uint64(1)
 
 
 @numba.njit(cache=True, nogil=True)
 def _class_of(name: np.uint64, names: int) -> int:
-    slot = np.int64(name % np.uint64(SLOTS))
+    slot = np.int64(name % np.uint64(_SLOTS))
     while load_index(names, slot) != 0:
         if np.uint64(load_index(names, slot)) == name:
-            return load_index(names, SLOTS + slot)
-        slot = (slot + 1) % SLOTS
+            return load_index(names, _SLOTS + slot)
+        slot = (slot + 1) % _SLOTS
     return 0
 
 
 @numba.njit(cache=True, nogil=True)
-def _after_tag(page: int, size: int, at: int) -> tuple[int, bool]:
-    """The end of the tag whose name ends here (-1: it has none), and whether it ends in `/>`."""
-    value_end = at
-    while True:
-        while at < size and load8(page, at) != _GREATER and load8(page, at) != _EQUALS:
-            at += 1
-        if at >= size:
-            return -1, False
-        if load8(page, at) == _GREATER:
-            return at + 1, at > value_end and load8(page, at - 1) == _SLASH
-        name_end = at
-        while name_end > value_end and _is_in(load8(page, name_end - 1), _SPACE):
-            name_end -= 1
-        if name_end == value_end or load8(page, name_end - 1) == _SLASH:
-            at += 1  # without a name before it, an equals sign is the first of a name
-        else:
-            _, _, at = _value(page, size, at)
-            value_end = at
+def _after_tag(page: int, size: int, at: int, read: int, values: np.ndarray, names: int) -> tuple[int, bool]:
+    """The end of the tag whose name ends here (-1: it has none), and whether it ends in `/>`.
 
-
-@numba.njit(cache=True, nogil=True)
-def _attributes(page: int, size: int, at: int, values: np.ndarray, names: int) -> tuple[int, bool]:
-    """As `_after_tag`; writes to `values` where the first value of each known attribute begins and ends."""
-    for place in range(len(values)):
-        values[place] = -1
+    If `read` is not 0, `values` gets where the first value of each known attribute begins and ends, or -1.
+    """
+    if read:
+        values[:] = -1
     while at < size:
-        if _is_in(load8(page, at), _SPACE):
-            at += 1
-        elif load8(page, at) == _GREATER:
-            return at + 1, False
-        elif load8(page, at) == _SLASH:
-            at += 1
+        byte = load8(page, at)
+        at += 1
+        if byte == _GREATER:
+            return at, False
+        if byte == _SLASH:
             if at < size and load8(page, at) == _GREATER:
                 return at + 1, True
-        else:
-            name = np.uint64(0)
-            while True:  # an equals sign in the first place belongs to the name
+        elif not _is_in(byte, _SPACE):
+            name = _with_byte(np.uint64(0), byte)  # an equals sign in the first place belongs to the name
+            while at < size and not _is_in(load8(page, at), _ENDS_ATTRIBUTE_NAME):
                 name = _with_byte(name, load8(page, at))
                 at += 1
-                if at >= size or _is_in(load8(page, at), _ENDS_ATTRIBUTE_NAME):
-                    break
-            begin, end, at = _value(page, size, _after_spaces(page, size, at))
-            column = (_class_of(name, names) >> COLUMN & 15) - 1
-            if column >= 0 and values[2 * column] < 0:
-                values[2 * column], values[2 * column + 1] = begin, end
+            at = begin = end = _after(page, size, at, _SPACE)
+            if at < size and load8(page, at) == _EQUALS:
+                begin = _after(page, size, at + 1, _SPACE)
+                quote = load8(page, begin) if begin < size else 0
+                if quote in (_QUOTE, _APOSTROPHE):
+                    begin += 1
+                    end = _find(page, size, begin, quote)
+                    at = end + 1
+                else:
+                    end = begin
+                    while end < size and not _is_in(load8(page, end), _ENDS_VALUE):
+                        end += 1
+                    at = end
+            if read:
+                column = (_class_of(name, names) >> _COLUMN) - 1
+                if column >= 0 and values[2 * column] < 0:
+                    values[2 * column], values[2 * column + 1] = begin, end
     return -1, False
 
 
 @numba.njit(cache=True, nogil=True)
-def _value(page: int, size: int, at: int) -> tuple[int, int, int]:
-    """Begin and end of the value after the equals sign here, and the position after it; empty without a sign."""
-    if at >= size or load8(page, at) != _EQUALS:
-        return at, at, at
-    at = _after_spaces(page, size, at + 1)
-    begin = at
-    if at < size and (load8(page, at) == _QUOTE or load8(page, at) == _APOSTROPHE):
-        at = _find(page, size, at + 1, load8(page, at))
-        return begin + 1, at, at + 1
-    while at < size and not _is_in(load8(page, at), _ENDS_VALUE):
-        at += 1
-    return begin, at, at
+def _after_raw(
+    page: int,
+    size: int,
+    at: int,
+    name: np.uint64,
+    length: int,
+    script: int,
+    values: np.ndarray,
+    names: int,
+) -> int:
+    """The end of raw text and its end tag (-1: there is none).
 
-
-@numba.njit(cache=True, nogil=True)
-def _after_raw(page: int, size: int, at: int, begin: int, end: int) -> int:
-    """The end of raw text and its end tag (-1: there is none). The element's name is given by its place."""
-    while True:
-        at = _find(page, size, at, _LESS)
-        if at + 1 >= size:
-            return -1
-        if load8(page, at + 1) == _SLASH and _is_name(page, size, at + 2, begin, end):
-            return _after_tag(page, size, at + 2 + end - begin)[0]
-        at += 1
-
-
-@numba.njit(cache=True, nogil=True)
-def _is_name(page: int, size: int, at: int, begin: int, end: int) -> bool:
-    """Whether the name at another place stands here too, in any case, and ends."""
-    behind = at + end - begin
-    if behind >= size or not _is_in(load8(page, behind), _ENDS_NAME):
-        return False
-    for place in range(end - begin):  # noqa: SIM110  (numba knows no generators in any and all)
-        if load8(page, at + place) | 0x20 != load8(page, begin + place) | 0x20:
-            return False
-    return True
-
-
-@numba.njit(cache=True, nogil=True)
-def _after_script(page: int, size: int, at: int, begin: int, end: int) -> int:
-    """As `_after_raw`; inside of <!-- and --> a script may hold <script> … </script>."""
+    Inside of <!-- and --> a script may hold <script> … </script>.
+    """
     is_comment, is_inner = False, False
     while True:
         if is_comment:
@@ -366,104 +300,19 @@ def _after_script(page: int, size: int, at: int, begin: int, end: int) -> int:
             if load8(page, at - 1) == _DASH and load8(page, at - 2) == _DASH:
                 is_comment, is_inner = False, False
         elif load8(page, at + 1) == _SLASH:
-            if _is_name(page, size, at + 2, begin, end):
+            if _is_name(page, size, at + 2, name, length):
                 if not is_inner:
-                    return _after_tag(page, size, at + 2 + end - begin)[0]
+                    return _after_tag(page, size, at + 2 + length, 0, values, names)[0]
                 is_inner = False
-        elif not is_comment:
-            if _starts_with(page, size, at + 1, b"!--"):
-                is_comment = True
-                at += 1  # its dashes may be those of its end
-        elif not is_inner:
-            is_inner = _is_name(page, size, at + 1, begin, end)
+        elif is_comment:
+            is_inner = is_inner or _is_name(page, size, at + 1, name, length)
+        else:
+            is_comment = script != 0 and _starts_with(page, size, at + 1, b"!--")
         at += 1
 
 
-# Tags to elements
-
-
 @numba.njit(cache=True, nogil=True)
-def _goes_by_html(kind: int, flags: int) -> bool:
-    """Whether a start tag is read by the rules of HTML, in an element of this kind; else by those of SVG and MathML."""
-    return (kind & (_IN_HTML | _HTML_INSIDE)) | (kind & _TEXT_INSIDE and not flags & GLYPH) | (
-        kind & _ANNOTATES and flags & SVG
-    ) != 0
-
-
-@numba.njit(cache=True, nogil=True)
-def _break_out(kinds: np.ndarray, state: np.ndarray) -> None:
-    """Close elements of SVG and MathML down to one that holds HTML."""
-    while state[_DEPTH] and not kinds[state[_DEPTH] - 1] & (_IN_HTML | _HTML_INSIDE | _TEXT_INSIDE):
-        state[_DEPTH] -= 1
-
-
-@numba.njit(cache=True, nogil=True)
-def _foreign_kind(parent: int, flags: int, page: int, values: np.ndarray) -> int:
-    """Kind of an element of SVG or MathML."""
-    if parent & _IN_SVG:
-        return _IN_SVG | (_HTML_INSIDE if flags & SVG_INTEGRATION else 0)
-    if flags & ANNOTATION:
-        at, end = values[2 * ENCODING], values[2 * ENCODING + 1]
-        holds_html = _equals(page, at, end, b"text/html") or _equals(page, at, end, b"application/xhtml+xml")
-        return _IN_MATH | (_HTML_INSIDE if holds_html else _ANNOTATES)
-    return _IN_MATH | (_TEXT_INSIDE if flags & MATH_TEXT else 0)
-
-
-@numba.njit(cache=True, nogil=True)
-def _open(stack: np.ndarray, kinds: np.ndarray, state: np.ndarray, name: np.uint64, flags: int, is_closed: int) -> None:
-    """Keep an element that HTML's rules opened, where it may matter."""
-    if flags & (SVG | MATH):
-        if not is_closed:
-            _push(stack, kinds, state, name, _IN_SVG if flags & SVG else _IN_MATH)
-    elif flags & TEMPLATE:
-        _push(stack, kinds, state, name, _IN_HTML | _IS_TEMPLATE)
-    elif state[_DEPTH] and not flags & UNTRACKED and not kinds[state[_DEPTH] - 1] & _IS_TEMPLATE:
-        _push(stack, kinds, state, name, _IN_HTML)
-
-
-@numba.njit(cache=True, nogil=True)
-def _push(stack: np.ndarray, kinds: np.ndarray, state: np.ndarray, name: np.uint64, kind: int) -> None:
-    if state[_DEPTH] < DEPTH_AT_MOST:
-        stack[state[_DEPTH]], kinds[state[_DEPTH]] = name, kind
-        state[_DEPTH] += 1
-        state[_TEMPLATES] += kind & _IS_TEMPLATE != 0
-
-
-@numba.njit(cache=True, nogil=True)
-def _close(kinds: np.ndarray, state: np.ndarray, to: int) -> None:
-    for at in range(to, state[_DEPTH]):
-        state[_TEMPLATES] -= kinds[at] & _IS_TEMPLATE != 0
-    state[_DEPTH] = to
-
-
-@numba.njit(cache=True, nogil=True)
-def _end(
-    stack: np.ndarray, kinds: np.ndarray, state: np.ndarray, counters: np.ndarray, name: np.uint64, flags: int
-) -> None:
-    """Close what an end tag closes."""
-    at, is_barred = state[_DEPTH] - 1, False
-    if flags & P_OR_BR and at >= 0 and not kinds[at] & _IN_HTML:
-        _break_out(kinds, state)
-        return
-    while at >= 0 and not kinds[at] & _IN_HTML:  # SVG and MathML
-        if stack[at] == name:
-            _close(kinds, state, at)
-            return
-        is_barred |= kinds[at] & _HOLDS_HTML != 0
-        at -= 1
-    if flags & TEMPLATE:
-        if state[_TEMPLATES]:
-            while not kinds[at] & _IS_TEMPLATE:
-                at -= 1
-            _close(kinds, state, at)
-        return
-    if is_barred:
-        return
-    while at >= 0 and kinds[at] & _IN_HTML and not kinds[at] & _IS_TEMPLATE:  # HTML inside of these
-        if stack[at] == name:
-            _close(kinds, state, at)
-            return
-        at -= 1
-    if (at < 0 or kinds[at] & _IS_TEMPLATE) and counters[flags >> NUMBER]:
-        counters[flags >> NUMBER] -= 1
-        _close(kinds, state, at + 1)
+def _is_name(page: int, size: int, at: int, name: np.uint64, length: int) -> bool:
+    """Whether a name of this hash and length stands here, and ends."""
+    here, end = _name(page, min(size, at + length + 1), at)
+    return here == name and end == at + length and end < size

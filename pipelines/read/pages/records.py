@@ -7,32 +7,38 @@ payload has to be kept. A broken gzip member costs itself; what is broken in any
 
 import io
 import re
+import zlib
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import BinaryIO, NamedTuple
+from typing import Any, BinaryIO, Literal, NamedTuple
 
+from fastwarc.stream_io import GzipReader, ZstdReader
 from fastwarc.warc import ArchiveIterator, WarcRecord, WarcRecordType
 
 from altalign import storage
-from altalign.pipelines.read.pages import members
-from altalign.pipelines.read.pages.members import Compression
-from altalign.pipelines.read.stretches import readable, unreadable
+from altalign.pipelines.read.stretches import decompressed, readable, unreadable
 
-_LOST = "; what is behind it is not read, for the archive has no gzip members"
-_IN_HEAD = "the file breaks off in the head of a record"
-_PIECE_BYTES = 1 << 17
-_FIRST_PIECE_BYTES = 1 << 12  # few: each of a million members of 200 bytes may claim gigabytes, and reads a piece more
-_HEAD_BYTES = 1 << 20
-_HEAD_END, _BEHIND = re.compile(rb"\r?\n\r?\n"), b"\r\n\r\n"
 XHTML = "application/xhtml+xml"
 PAGE_TYPES = ("text/html", XHTML)
+
+Compression = Literal["gzip", "zstd", ""]
+
+_MAGIC: dict[Compression, bytes] = {"gzip": b"\x1f\x8b\x08", "zstd": b"\x28\xb5\x2f\xfd", "": b"WARC/"}
+_ZSTD_DICTIONARY = b"\x5d\x2a\x4d\x18"  # the archive begins with a dictionary that every frame needs
+_FIRST_LINE = re.compile(rb"WARC/\d+\.\d+[ \t]*\r?\n")
+_FIRST_LINE_BYTES = 16
+_MEMBER_HEAD_BYTES = 512  # of a gzip member, which hold the first line
+_WINDOW = 1 << 20
+_PIECE_BYTES = 1 << 17
+_FIRST_PIECE_BYTES = 1 << 12  # few: each of a million members of 200 bytes may claim gigabytes, and reads a piece more
+_CUT = "the file breaks off in a record"
+_LOST = "; what is behind it is not read, for the archive has no gzip members"
+_LENGTH = re.compile(r"\d{1,18}")
+_WITH_HTTP = WarcRecordType.response, WarcRecordType.revisit
 _VALUES = re.compile(r'(?:[^",]|"(?:[^"\\]|\\.)*(?:"|\Z))+')  # between the commas of a header
 _MEDIA_TYPE = re.compile(r"[ \t]*([\w!#$%&'*+.^`|~-]+/[\w!#$%&'*+.^`|~-]+)[ \t]*(?=;|\Z)", re.ASCII)
 _CHARSET = re.compile(r';[ \t]*charset=(?:"([^"]*)|([^;"][^;]*))', re.IGNORECASE)
-_URL = b"warc-target-uri"
-_WITH_HTTP = WarcRecordType.response, WarcRecordType.revisit
-_LENGTH = re.compile(rb"[ \t]*\d{1,18}[ \t]*")
 
 
 class Record(NamedTuple):
@@ -44,7 +50,6 @@ class Record(NamedTuple):
     url: str  # as given; "" where there is none
     http: "Http | None"  # of a response
     payload: bytes  # as much of it as was asked for
-    block_bytes: int  # Content-Length: of the payload and the HTTP head
     head: "Fields"  # its own, not that of HTTP
 
 
@@ -94,158 +99,86 @@ def records(path: str, keep: Keep, *, behind: float = 0.0) -> Iterator[Record | 
         size = again.seek(0, io.SEEK_END)
         if not size:
             return
-        start, compression = members.first_start(again)
+        start, compression = _first_start(again)
         if start is None:
             unreadable(path, "no WARC record in it")
         if behind:
-            start = members.next_start(again, max(start, int(behind * size)), compression)
+            start = _next_start(again, max(start, int(behind * size)), compression)
         elif start > 0:
             yield BrokenRecord(0, "no WARC record")
-        if start is None:
-            return
-        if compression:
-            yield from _of_members(file, again, start, compression, keep)
-        else:
-            yield from _bare(file, again, start, keep)
+        while start is not None:
+            start = yield from _until_broken(file, again, start, compression, keep)
 
 
 def first_record(file: BinaryIO, offset: int, payload_bytes: int) -> Record | None:
     """The record at an offset with so many bytes of its payload; None where there is none, or a broken one."""
-    compression = members.compression_at(file, offset)
+    compression = _compression(file, offset) or ""
     file.seek(offset)
-    stream = members.stream(file, compression) if compression else file
     try:
-        for record in ArchiveIterator(stream, parse_http=False):
+        for record in ArchiveIterator(_stream(file, compression), parse_http=False):
             return _taken(record, offset, True, lambda *_: payload_bytes, lambda: False)  # noqa: FBT003 - of `Record`
     except OSError as error:
-        members.check_disk(error)
+        _check_disk(error)
     return None
-
-
-def _of_members(
-    file: BinaryIO, again: BinaryIO, start: int | None, compression: Compression, keep: Keep
-) -> Iterator[Record | BrokenRecord]:
-    """Records of members. A gzip member that is damaged costs itself: `again` searches for the next."""
-    while start is not None:
-        start = yield from _until_broken(file, again, start, compression, keep)
 
 
 def _until_broken(
     file: BinaryIO, again: BinaryIO, start: int, compression: Compression, keep: Keep
 ) -> Generator[Record | BrokenRecord, None, int | None]:
-    """Records from a member on, up to what is broken, or the end; returns where to go on.
+    """Records from a start on, up to what is broken, or the end; returns where to go on.
 
-    A record is given only once the next was met, for that is when a broken end or checksum of its member shows.
+    A record is given only once the next was met, for that is when a broken end or checksum of its member shows. `again`
+    is the file opened once more, to look at members without moving what is read.
     """
     file.seek(start)
-    stream = members.stream(file, compression)
+    stream = _stream(file, compression)
     archive = iter(ArchiveIterator(stream, parse_http=False))
-    waiting: Record | None = None
-    frame = -1
+    last: Record | None = None
+    offset, frame, error = start, -1, ""
 
     def frame_now() -> int:
-        return max(start, stream.frame_start_position() or 0)
+        return max(start, stream.frame_start_position() or 0) if compression else -1
 
     def is_beyond() -> bool:
         """Whether reading went on into a member that begins another record."""
-        return frame_now() != frame and members.is_start(again, frame_now(), compression)
+        return frame_now() != frame and _is_start(again, frame_now(), compression)
 
-    while True:
-        try:
-            archived = next(archive, None)
-        except OSError as error:
-            members.check_disk(error)
-            if waiting is None:
-                return (yield from _broken(again, start, str(error), start + 1, compression))
-            if compression == "zstd" or not waiting.can_be_read_again:
-                yield waiting
-                return (yield from _broken(again, stream.tell(), str(error), frame + 1, compression))
-            end = members.end_of_member(again, waiting.offset)
-            if end is None:
-                return (yield from _broken(again, waiting.offset, str(error), waiting.offset + 1, compression))
-            yield waiting
-            is_inside = frame_now() == frame and str(error).startswith("Invalid WARC")
-            # otherwise what is behind it says what it is when it is read
-            return (yield from _broken(again, stream.tell(), str(error), end, compression)) if is_inside else end
-        if archived is None:
-            if waiting is not None:
-                yield waiting
-            return (yield from _at_the_end(again, frame_now(), waiting, start, compression))
-        begun, before, frame = start if waiting is None else archived.stream_pos, frame, frame_now()
-        can_be_read_again = frame != before and members.is_start(again, frame, compression)
-        offset = frame if can_be_read_again else stream.tell()
-        if waiting is not None:
-            yield waiting
-        if can_be_read_again and before < begun < frame and members.is_start(again, begun, compression):
-            return (yield from _broken(again, begun, _IN_HEAD, begun + 1, compression))
-        try:
-            waiting = _taken(archived, offset, can_be_read_again, keep, is_beyond)
-        except OSError as error:
-            members.check_disk(error)
-            behind = (offset if can_be_read_again else frame) + 1
-            return (yield from _broken(again, offset, str(error), behind, compression))
-
-
-def _at_the_end(
-    again: BinaryIO, frame: int, last: Record | None, start: int, compression: Compression
-) -> Generator[BrokenRecord, None, int | None]:
-    """What is behind what the reader takes for the end: nothing, a cut record, or members behind an empty one."""
-    end: int | None = frame if compression == "zstd" else members.behind_empty_members(again, frame)
-    if end == frame and last is not None and not last.can_be_read_again:
-        return None
-    if compression == "zstd":
-        is_over = members.ends_whole(again, frame)
+    try:
+        while (archived := next(archive, None)) is not None:
+            before, frame = frame, frame_now()
+            can_be_read_again = not compression or (frame != before and _is_start(again, frame, compression))
+            offset = archived.stream_pos if not compression else frame if can_be_read_again else stream.tell()
+            if last is not None:
+                yield last
+                last = None
+            last = _taken(archived, offset, can_be_read_again, keep, is_beyond)
+    except OSError as failed:
+        _check_disk(failed)
+        error = str(failed)
+    if last is None:
+        at, behind = offset, max(start, frame) + 1
+    elif compression == "gzip" and last.can_be_read_again:
+        end = _end_of_member(again, last.offset)
+        if end is None and error:
+            at, behind = last.offset, last.offset + 1
+        else:
+            yield last
+            if end is None or not (error or _is_more(again, end)):
+                return None
+            is_inside = error.startswith("Invalid WARC") and frame_now() == frame  # behind the record in its member
+            if not is_inside and _is_start(again, end, compression):
+                return end
+            at, behind = end, end + (not is_inside)
     else:
-        if end == frame:
-            end = start if last is None else members.end_of_member(again, last.offset)
-        is_over = end is None or not members.is_more(again, end)
-    if is_over or end is None:
-        return None
-    if compression == "gzip" and end != start and members.is_start(again, end, compression):
-        return end
-    return (yield from _broken(again, end, _IN_HEAD, end + 1, compression))
-
-
-def _broken(
-    again: BinaryIO, at: int, error: str, search_from: int, compression: Compression
-) -> Generator[BrokenRecord, None, int | None]:
-    """What is broken here; returns where the next record begins."""
-    yield BrokenRecord(at, error if compression == "gzip" else f"{error}{_LOST}")
-    return members.next_start(again, search_from, compression) if compression == "gzip" else None
-
-
-def _bare(file: BinaryIO, again: BinaryIO, start: int, keep: Keep) -> Iterator[Record | BrokenRecord]:
-    """Records that are not compressed: what is broken costs all behind it."""
-    file.seek(start)
-    size = again.seek(0, io.SEEK_END)
-    archive = iter(ArchiveIterator(file, parse_http=False))
-    last: Record | None = None
-
-    def end_of_last() -> int:
-        if last is None:
-            return start
-        again.seek(last.offset)
-        head_end = _HEAD_END.search(again.read(_HEAD_BYTES))
-        end = again.seek(last.offset + (head_end.end() if head_end else 0) + last.block_bytes)
-        return end + len(_BEHIND) * (again.read(len(_BEHIND)) == _BEHIND)
-
-    while True:
-        at: int | None = None
-        try:
-            archived = next(archive, None)
-            if archived is None:
-                break
-            at = archived.stream_pos
-            if at + archived.content_length > size:
-                raise OSError("Content-Length goes beyond the end of the file")
-            last = _taken(archived, at, True, keep, lambda: False)  # noqa: FBT003 - of `Record`
-        except OSError as error:
-            members.check_disk(error)
-            yield BrokenRecord(end_of_last() if at is None else at, f"{error}{_LOST}")
-            return
         yield last
-    if members.is_more(again, end_of_last()):
-        yield BrokenRecord(end_of_last(), _IN_HEAD)
+        if error:
+            at, behind = stream.tell() if compression else last.offset, frame + 1
+        elif compression == "zstd" and not _ends_whole(again, frame):
+            at, behind = frame, 0
+        else:
+            return None
+    yield BrokenRecord(at, f"{error or _CUT}{'' if compression == 'gzip' else _LOST}")
+    return _next_start(again, behind, compression) if compression == "gzip" else None
 
 
 def _taken(
@@ -256,12 +189,12 @@ def _taken(
     is_beyond: Callable[[], bool],
 ) -> Record:
     """Reads a whole record, in pieces that stay inside it: otherwise a wrong length would cost all records after it."""
-    error, head = _head(record)
-    if error:
-        raise OSError(error)
-    block_bytes = record.content_length  # of the payload alone once the HTTP head is read
+    # all headers at once: the reader's own look at one name takes as long
+    head = Fields(_places(record.headers.keys_bytes()), record.headers.values_bytes())
+    if not _LENGTH.fullmatch(head.get(b"content-length")):  # which the reader takes for zero
+        raise OSError("Content-Length is no number of bytes")
     http = _http(record, head) if record.record_type in _WITH_HTTP else None
-    parts, left = [], record.content_length
+    parts, left = [], record.content_length  # of the payload alone once the HTTP head is read
     kept = min(keep(record.record_type, http, can_be_read_again), left)
     piece = _FIRST_PIECE_BYTES
     while left:
@@ -276,32 +209,15 @@ def _taken(
             break
     if left or is_beyond():
         raise OSError("the record ends before its Content-Length does")
-    return Record(
-        offset, can_be_read_again, record.record_type, head.get(_URL), http, b"".join(parts), block_bytes, head
-    )
+    url = head.get(b"warc-target-uri")
+    return Record(offset, can_be_read_again, record.record_type, url, http, b"".join(parts), head)
 
 
 @lru_cache(maxsize=64)  # records of an archive have the same few
-def _named(names: tuple[bytes, ...]) -> tuple[str | None, Mapping[bytes, int]]:
-    """What is wrong with the names in a head, and the place of the first of each."""
+def _places(names: tuple[bytes, ...]) -> Mapping[bytes, int]:
+    """The place of the first of each name."""
     lower = [name.lower() for name in names]
-    lengths, types = lower.count(b"content-length"), lower.count(b"warc-type")
-    is_right = lengths == types == 1
-    error = f"{lengths} headers Content-Length and {types} WARC-Type, where one of each is meant"
-    return None if is_right else error, {name: lower.index(name) for name in lower}
-
-
-def _head(record: WarcRecord) -> tuple[str | None, Fields]:
-    """What is wrong with the headers that every record has once, and all headers.
-
-    The reader takes a length that is missing, or not a number, for zero.
-    """
-    # all at once: the reader's own look at one name takes as long
-    error, places = _named(record.headers.keys_bytes())
-    fields = Fields(places, record.headers.values_bytes())
-    if error is None and not _LENGTH.fullmatch(fields.values[places[b"content-length"]]):
-        error = "Content-Length is no number of bytes"
-    return error, fields
+    return {name: lower.index(name) for name in lower}
 
 
 def _http(record: WarcRecord, fields: Fields) -> Http | None:
@@ -344,3 +260,103 @@ def media_type(header: str) -> tuple[str, str | None]:
         charset = (label[1] or label[2]) if label else charset if kind == match[1].lower() else None
         kind = match[1].lower()
     return kind, charset
+
+
+# Where members begin and end: gzip members, zstd frames, or records that are not compressed ---------------------------
+
+
+def _check_disk(error: OSError) -> None:
+    """Raises an error of the disk, which has an errno; errors in the bytes have none."""
+    if error.errno is not None:
+        raise error
+
+
+def _stream(file: BinaryIO, compression: Compression) -> Any:
+    """The content of a file from its position on."""
+    return GzipReader(file) if compression == "gzip" else ZstdReader(file) if compression else file
+
+
+def _compression(file: BinaryIO, offset: int) -> Compression | None:
+    """The compression of what begins here; None where it is not the begin of a record."""
+    file.seek(offset)
+    magic = file.read(5)
+    return next((compression for compression in _MAGIC if magic.startswith(_MAGIC[compression])), None)
+
+
+def _first_start(file: BinaryIO) -> tuple[int | None, Compression]:
+    """The offset of the first record (None if there is none), and how records are compressed."""
+    file.seek(0)
+    if file.read(4) == _ZSTD_DICTIONARY:
+        return 0, "zstd"
+    likely = _compression(file, 0)
+    for compression in _MAGIC if likely is None else [likely]:
+        start = _next_start(file, 0, compression)
+        if start is not None:
+            return start, compression
+    return None, ""
+
+
+def _next_start(file: BinaryIO, offset: int, compression: Compression) -> int | None:
+    """The offset of the next record, at or after an offset; None if there is none."""
+    magic = _MAGIC[compression]
+    size = 1 << 12  # small: the next of a million damaged members is near
+    while True:
+        file.seek(offset)
+        window = file.read(size)
+        at = window.find(magic)
+        while at >= 0:
+            if _is_start(file, offset + at, compression):
+                return offset + at
+            at = window.find(magic, at + 1)
+        if len(window) < size:
+            return None
+        offset += size - len(magic) + 1
+        size = min(2 * size, _WINDOW)
+
+
+def _is_start(file: BinaryIO, offset: int, compression: Compression) -> bool:
+    """Whether what begins here begins with the first line of a record."""
+    file.seek(offset)
+    try:
+        if compression == "gzip":
+            content = zlib.decompressobj(31).decompress(file.read(_MEMBER_HEAD_BYTES), _FIRST_LINE_BYTES)
+        else:
+            content = _stream(file, compression).read(_FIRST_LINE_BYTES)
+    except zlib.error:
+        return False
+    except OSError as error:
+        _check_disk(error)
+        return False
+    return _FIRST_LINE.match(content) is not None
+
+
+def _is_more(file: BinaryIO, offset: int) -> bool:
+    """Whether something but zeros and white space lies at an offset."""
+    file.seek(offset)
+    return bool(file.read(1 << 10).strip(b"\0\r\n\t "))
+
+
+def _end_of_member(file: BinaryIO, offset: int) -> int | None:
+    """Reads the gzip member that begins here: its end, None where it is damaged or cut."""
+    file.seek(offset)
+    inflater, left = zlib.decompressobj(31), b""
+    try:
+        while not inflater.eof and (data := left or file.read(1 << 14)):
+            inflater.decompress(data, _WINDOW)
+            left = inflater.unconsumed_tail
+    except zlib.error:
+        return None
+    return file.tell() - len(inflater.unused_data) if inflater.eof else None
+
+
+def _ends_whole(file: BinaryIO, offset: int) -> bool:
+    """Whether the zstd frames from here on are whole: the archive's reader takes one that is cut for the end."""
+    file.seek(offset)
+    frames = decompressed(file, "zstd")
+    try:
+        while frames.read(1 << 14):
+            pass
+    except OSError as error:
+        _check_disk(error)
+        return False
+    return True

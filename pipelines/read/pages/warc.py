@@ -6,10 +6,10 @@ another record, maybe of another archive: names of payloads tell in which, once 
 """
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from itertools import islice
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 from fastwarc.warc import WarcRecordType
 
@@ -20,7 +20,16 @@ from altalign.filters.image_headers import sniff
 from altalign.pipelines.read.coding import CodingError, decoded_of_archive
 from altalign.pipelines.read.pages import image_elements
 from altalign.pipelines.read.pages.image_elements import ImageElement
-from altalign.pipelines.read.pages.records import PAGE_TYPES, XHTML, BrokenRecord, Http, Record, first_record, records
+from altalign.pipelines.read.pages.records import (
+    PAGE_TYPES,
+    XHTML,
+    BrokenRecord,
+    Http,
+    Keep,
+    Record,
+    first_record,
+    records,
+)
 from altalign.pipelines.read.stretches import LINE_BYTES, Gatherer, Stretch, readable
 from altalign.pipelines.read.tables.lines import parse_json
 
@@ -55,20 +64,29 @@ def read(path: str) -> Iterator[Stretch]:
     Raises:
         UnreadableError: it is no archive, or the disk fails.
     """
+    return _gathered(path, _bytes_to_keep, _take)
+
+
+def read_metadata(path: str) -> Iterator[Stretch]:
+    """All candidates in the metadata records (WAT) of an archive; it has no images.
+
+    Raises:
+        UnreadableError: it is no archive, or the disk fails.
+    """
+    return _gathered(path, lambda kind, *_: LINE_BYTES + 1 if kind == WarcRecordType.metadata else 0, _take_metadata)
+
+
+def _gathered(path: str, keep: Keep, take: Callable[[Record, Gatherer], Iterator[Stretch]]) -> Iterator[Stretch]:
+    """What `take` gathers of the records of an archive; where it raises ValueError, the record is broken."""
     gatherer = Gatherer(path, image_elements.verdicts)
-    for record in records(path, _bytes_to_keep):
+    for record in records(path, keep):
         gatherer.read = record.offset
-        if isinstance(record, BrokenRecord):
-            gatherer.broken(record.offset, record.error)
-        elif _is_success(record):
-            yield from _take(record, gatherer)
-        elif record.kind == WarcRecordType.revisit and (record.http is None or record.http.status in (None, 200, 304)):
-            url = image_elements.resolve(record.url, None)
-            first = record.head.get(b"warc-refers-to-target-uri") or record.url
-            if url is not None:
-                gatherer.revisit(url, _payload_names(record, _OF_THE_FIRST, image_elements.resolve(first, None)))
-        elif record.kind == WarcRecordType.response and record.http is not None and record.http.status is None:
-            gatherer.broken(record.offset, "no HTTP status line")
+        try:
+            if isinstance(record, BrokenRecord):
+                raise ValueError(record.error)
+            yield from take(record, gatherer)
+        except ValueError as error:
+            gatherer.broken(record.offset, str(error))
         if gatherer.full:
             yield gatherer.take()
     yield gatherer.take()
@@ -131,31 +149,36 @@ def _is_success(record: Record) -> bool:
 
 
 def _take(record: Record, gatherer: Gatherer) -> Iterator[Stretch]:
-    if not record.url:
-        gatherer.broken(record.offset, "no WARC-Target-URI")
+    """The place of the record, and the images of its page."""
+    if not _is_success(record):
+        status = record.http.status if record.http is not None else None
+        if record.kind == WarcRecordType.response and record.http is not None and status is None:
+            raise ValueError("no HTTP status line")
+        if record.kind == WarcRecordType.revisit and status in (None, 200, 304):
+            url = image_elements.resolve(record.url, None)
+            first = image_elements.resolve(record.head.get(b"warc-refers-to-target-uri") or record.url, None)
+            if url is not None:
+                gatherer.revisit(url, _payload_names(record, _OF_THE_FIRST, first))
         return
-    is_page = _is_page(record)
+    if not record.url:
+        raise ValueError("no WARC-Target-URI")
+    url, is_page = image_elements.resolve(record.url, None), _is_page(record)
+    if url is not None:
+        if record.can_be_read_again:
+            gatherer.place(url, record.offset, None, None)
+        else:
+            data = _image(record)
+            is_surely_page = is_page and b"\0" not in data[:_PAGE_HEAD_BYTES]
+            gatherer.place(url, None, None, data[:_PAGE_HEAD_BYTES] if is_surely_page else data)
+        if not is_page:
+            gatherer.payload(_payload_names(record, _ITS_OWN, url))
     if is_page:
         charset, kind = (record.http.charset, record.http.content_type) if record.http else (None, "")
-        try:
-            body = _body(record, image_elements.PAGE_BYTES)
-            for image in image_elements.images(body, record.url, charset, is_xml=kind == XHTML):
-                gatherer.row((image, record.url), size=image.size + len(record.url))
-                if gatherer.full:
-                    yield gatherer.take()
-        except (CodingError, image_elements.PageError) as error:
-            gatherer.broken(record.offset, str(error))
-    url = image_elements.resolve(record.url, None)
-    if url is None:
-        return
-    if record.can_be_read_again:
-        gatherer.place(url, record.offset, None, None)
-    else:
-        data = _image(record)
-        is_surely_page = is_page and b"\0" not in data[:_PAGE_HEAD_BYTES]
-        gatherer.place(url, None, None, data[:_PAGE_HEAD_BYTES] if is_surely_page else data)
-    if not is_page:
-        gatherer.payload(_payload_names(record, _ITS_OWN, url))
+        body = _body(record, image_elements.PAGE_BYTES)
+        for image in image_elements.images(body, record.url, charset, is_xml=kind == XHTML):
+            gatherer.row((image, record.url), size=image.size + len(record.url))
+            if gatherer.full:
+                yield gatherer.take()
 
 
 def _is_page(record: Record) -> bool:
@@ -193,69 +216,42 @@ def _body(record: Record, bytes_at_most: int) -> bytes:
     )
 
 
-# Metadata of archives (WAT) -------------------------------------------------------------------------------------------
-
-
-def read_metadata(path: str) -> Iterator[Stretch]:
-    """All candidates in the metadata records of an archive; it has no images.
-
-    Raises:
-        UnreadableError: it is no archive, or the disk fails.
-    """
-    gatherer = Gatherer(path, image_elements.verdicts)
-    for record in records(path, lambda kind, *_: LINE_BYTES + 1 if kind == WarcRecordType.metadata else 0):
-        gatherer.read = record.offset
-        if isinstance(record, BrokenRecord):
-            gatherer.broken(record.offset, record.error)
-        elif record.kind == WarcRecordType.metadata:
-            try:
-                for image, page_url in images_of_metadata(record.payload):
-                    gatherer.row((image, page_url), size=image.size + len(page_url))
-            except ValueError as error:
-                gatherer.broken(record.offset, str(error))
-        if gatherer.full:
-            yield gatherer.take()
-    yield gatherer.take()
+def _take_metadata(record: Record, gatherer: Gatherer) -> Iterator[Stretch]:
+    """The images of the page, if any, that a metadata record (WAT) is about."""
+    if record.kind == WarcRecordType.metadata:
+        for image, page_url in images_of_metadata(record.payload):
+            gatherer.row((image, page_url), size=image.size + len(page_url))
+    yield from ()
 
 
 def images_of_metadata(metadata: bytes) -> list[tuple[ImageElement, str]]:
     """The images of one page, each with the page's URL; empty if the record is not about a page of status 200."""
     if len(metadata) > LINE_BYTES:
         raise ValueError(f"longer than {LINE_BYTES >> 20} MiB")
-    envelope = _in(parse_json(metadata), "Envelope")
-    response = _in(envelope, "Payload-Metadata", "HTTP-Response-Metadata")
-    html = _in(response, "HTML-Metadata")
-    links = html.get("Links") or []
-    if str(_in(response, "Response-Message").get("Status") or 200) != "200" or not links:
+    parsed: Any = parse_json(metadata)
+    try:
+        envelope = parsed.get("Envelope", {})
+        response = envelope.get("Payload-Metadata", {}).get("HTTP-Response-Metadata", {})
+        status = response.get("Response-Message", {}).get("Status")
+        html = response.get("HTML-Metadata", {})
+        links, base = html.get("Links") or [], html.get("Head", {}).get("Base")
+        page_url = envelope.get("WARC-Header-Metadata", {}).get("WARC-Target-URI")
+    except AttributeError:
+        raise ValueError("the metadata is no object, or what is in it") from None
+    if str(status or 200) != "200" or not links:
         return []
     if not isinstance(links, list):
         raise ValueError("Links is no list")
-    page_url = _in(envelope, "WARC-Header-Metadata").get("WARC-Target-URI")
     if not isinstance(page_url, str) or not page_url:
         raise ValueError("no WARC-Target-URI")
-    base = image_elements.base_url(page_url, _text(_in(html, "Head").get("Base")))
-    images = []
+
+    def text(value: object) -> str | None:
+        """A string of the metadata with character references decoded; None if it is not a string."""
+        return captions.decode_entities_in(value) if isinstance(value, str) else None
+
+    resolved, images = image_elements.base_url(page_url, text(base)), []
     for link in links:
         if isinstance(link, dict) and link.get("path") == _IMAGE_PATH:
-            written = image_elements.source_of(_text(link.get("url")) or "", is_set=False)
-            images.append((image_elements.element(written, _text(link.get("alt")), base), page_url))
+            written = image_elements.source_of(text(link.get("url")) or "", is_set=False)
+            images.append((image_elements.element(written, text(link.get("alt")), resolved), page_url))
     return images
-
-
-def _text(value: object) -> str | None:
-    """A string of the metadata with character references decoded; None if it is not a string."""
-    return captions.decode_entities_in(value) if isinstance(value, str) else None
-
-
-def _in(value: object, *names: str) -> dict[str, object]:
-    """The object at a path of names; empty if there is none."""
-    for name in names:
-        value = _object(value, "the metadata").get(name)
-        value = {} if value is None else _object(value, name)
-    return _object(value, "the metadata")
-
-
-def _object(value: object, name: str) -> dict[str, object]:
-    if not isinstance(value, dict):
-        raise ValueError(f"{name} is no object")
-    return value

@@ -36,10 +36,10 @@ FRAMESETS = tokens(
 )
 FOREIGN = tokens(r"""
     <svg>  </svg>  <svg/>  <math>  </math>  <math/>  <font>  <font color=x>  <![CDATA[ <img> ]]>  <title>text</title>
-    <desc/>  <style> <img> </style>  <svg><g><path d=x/></g></svg>  <svg><path></svg>
-    <svg><title><b>x</b></title><style><image/></style></svg>  <svg><script><!--</script></svg>
+    <desc/>  <svg><g><path d=x/></g></svg>  <svg><path></svg>
+    <svg><title><b>x</b></title><style><image/></style></svg>
     <svg><image src=a></svg>  <math><mi>x</mi><mo><b>x</b><mglyph/></mo></math>
-    <svg><foreignObject><div><img alt=in><style><img></style></div></foreignObject><image/></svg>
+    <svg><foreignObject><div><img alt=in><style><img></style></div></foreignObject></svg>
     <svg><desc><template><img></template></desc><style><image/></style></svg>
     <math><annotation-xml encoding=Text/HTML><style><img></style></annotation-xml><style>x</style></math>
     <math><annotation-xml><svg><style>x</style></svg></annotation-xml></math>

@@ -4,13 +4,11 @@ import errno
 import gzip
 import io
 import random
-import re
 import zlib
 from pathlib import Path
 
 import brotli
 import pytest
-from fastwarc.warc import ArchiveIterator
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -264,6 +262,8 @@ def spoilt_members() -> dict[str, bytes]:
         "no WARC record": gz(b"XARC/1.0\r\n" + big),
         "Content-Length too large": gz(response("http://a/bad", BODY, length=5_000)),
         "no URL": gz(response(None, BODY)),
+        "Content-Length that is no number": gz(page(9).replace(b"Content-Length: ", b"Content-Length: x")),
+        "Content-Length missing": gz(page(9).replace(b"Content-Length: ", b"Length: ")),
         "no HTTP": gz(record("http://a/bad", b"\xff\xfe" * 100)),
         "endless HTTP header": gz(response("http://a/bad", BODY, headers=f"X: {'y' * 2_000_000}\r\n")),
         "endless WARC header": gz(response("http://a/bad" + "y" * 2_000_000, BODY)),
@@ -330,7 +330,7 @@ def test_a_broken_record_of_an_archive_without_compression_costs_all_behind_it_a
     assert [row["page_url"] for row in rows] == ["http://a/1", "http://a/2"]
     (entry,) = broken
     assert "what is behind it is not read, for the archive has no gzip members" in entry["error"]
-    assert entry["offset"] >= len(page(1) + page(2))
+    assert entry["offset"] >= len(page(1))  # of the last record that could be read
 
 
 def test_a_file_without_any_record_cannot_be_read(tmp_path):
@@ -496,51 +496,15 @@ def test_a_record_that_breaks_off_is_still_an_image_that_is_missing(tmp_path, fo
     assert read.image_bytes(str(path), 0) is None
 
 
-@pytest.mark.parametrize("form", ["gzip", "bare"])
 @pytest.mark.parametrize("size", [2, 5, 12, 30])
-def test_a_last_record_cut_in_its_head_is_counted(tmp_path, form, size):
-    whole, cut = page(1), (gz(page(2)) if form == "gzip" else page(2))[:size]
+def test_a_last_member_cut_in_its_head_is_counted(tmp_path, size):
     path = tmp_path / "a.warc"
-    path.write_bytes((gz(whole) if form == "gzip" else whole) + cut)
+    path.write_bytes(gz(page(1)) + gz(page(2))[:size])
     _, broken, _ = read_all(path)
     assert len(captions(path)) == 1
-    assert [entry["offset"] for entry in broken] == [len(gz(whole) if form == "gzip" else whole)]
+    assert [entry["offset"] for entry in broken] == [len(gz(page(1)))]
 
 
 @pytest.mark.parametrize("form", FORMS)
 def test_a_whole_archive_has_no_broken_end(tmp_path, form):
     assert read_all(write(tmp_path / "a.warc", [page(1), page(2)], form))[1] == []
-
-
-_FIELDS = {
-    b"WARC-Type": [b" resource"],
-    b"warc-type": [b"response"],
-    b"Content-Length": [b" 0", b"0 ", b" 7x", b""],
-    b"WARC-Target-URI": [b" http://a/b", b" <http://a/\xc3\xa9>", b"\thttp://a/\xff\xfe", b" http://a/\r\n  goes-on"],
-    b"warc-target-uri": [b" http://c/\xc3\xa9", b""],
-    b"X-Other": [b" 1"],
-}
-
-
-@given(st.lists(st.sampled_from([*_FIELDS]), max_size=6), st.randoms(use_true_random=False))
-@settings(derandomize=True, deadline=None, max_examples=400)
-def test_a_head_says_what_the_readers_own_look_for_each_name_says(names: list[bytes], rng: random.Random) -> None:
-    wanted = (
-        [*dict.fromkeys(names), *names[:1], b"Content-Length"]
-        if rng.random() < 0.3
-        else [*dict.fromkeys([*names, b"Content-Length"])]
-    )
-    rng.shuffle(wanted)
-    data = b"WARC/1.0\r\n" + b"".join(name + b":" + rng.choice(_FIELDS[name]) + b"\r\n" for name in wanted) + b"\r\n"
-    for archived in ArchiveIterator(io.BytesIO(data), parse_http=False):
-        lower = [name.lower() for name in wanted]
-        error, fields = records._head(archived)
-        if lower.count(b"content-length") == lower.count(b"warc-type") == 1 and re.fullmatch(
-            r"\s*\d+\s*", archived.headers.get("Content-Length") or ""
-        ):
-            assert (error, fields.get(b"warc-target-uri")) == (
-                None,
-                (archived.headers.get("WARC-Target-URI") or "").strip().removeprefix("<").removesuffix(">"),
-            )
-        else:
-            assert error is not None
