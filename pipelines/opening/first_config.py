@@ -16,9 +16,8 @@ from altalign.pipelines import read
 from altalign.pipelines.opening import not_inputs
 from altalign.pipelines.opening.find import find_run
 from altalign.pipelines.read import folder
-from altalign.pipelines.read.tables import arrow, lines
+from altalign.pipelines.read.tables import arrow, lines, table
 from altalign.settings.curate import CurateConfig, InputSettings, named_after
-from altalign.storage import parquet
 from altalign.terminal import shown
 
 _ARCHIVES = (".warc", ".warc.gz", ".warc.zst")
@@ -323,15 +322,8 @@ def _column(setting: str, names: Sequence[str]) -> str:
 def _columns(path: str) -> dict[str, str]:
     """The columns of a table, and what each holds: text, texts (lists), bytes or number; others are left out."""
     form = lines.form_of(path)
-    schema: pa.Schema | None = None
-    if form == "parquet":
-        with parquet.reading(path) as file:
-            schema = file.schema_arrow
-    elif form == "arrow":
-        with arrow.reading(path) as opened:
-            schema = opened.schema
-    if schema is not None:
-        return {field.name: holds for field in schema if (holds := _holds(field.type))}
+    if form in lines.BINARY:
+        return {field.name: holds for field in table.schema_of(path) if (holds := _holds(field.type))}
     with lines.opened(path) as file:
         if form == "jsonl":
             return dict.fromkeys(sorted(lines.names_of_first_objects(file, _OBJECTS, [])[0]), "text")

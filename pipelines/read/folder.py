@@ -21,7 +21,7 @@ from altalign.errors import UnreadableError, UsageError
 from altalign.pipelines.read import webdataset
 from altalign.pipelines.read.pages.warc import IMAGE_BYTES
 from altalign.pipelines.read.stretches import LINE_BYTES, Gatherer, Stretch, unreadable
-from altalign.pipelines.read.tables import columns, needed_columns, table
+from altalign.pipelines.read.tables import columns, table
 from altalign.pipelines.read.tar_members import sha256_of
 from altalign.pipelines.read.webdataset import OF_NOTHING, STATS, SampleError
 from altalign.settings.curate import InputSettings
@@ -111,7 +111,7 @@ def check(folders: Sequence[str], settings: InputSettings) -> None:
     if storage.kind(settings.captions) != "file":
         raise UsageError(f"[input] captions = {settings.captions!r}: no such file; give the path of a table")
     try:
-        needed_columns.check(settings.captions, of_table)
+        table.check(settings.captions, of_table)
     except UsageError as error:
         raise UsageError(str(error).replace("url_column", "file_column")) from None
     names = [name for name, _ in islice(_rows_of_table(settings), _ROWS_LOOKED_AT)]

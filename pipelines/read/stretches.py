@@ -125,7 +125,7 @@ def readable(path: str, what: str) -> Iterator[None]:
     """
     try:
         yield
-    except (OSError, EOFError, pa.ArrowInvalid) as error:
+    except (OSError, EOFError, pa.ArrowInvalid, pa.ArrowIndexError) as error:
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise UnreadableError(f"{path}: cannot be read as {what} ({reason}){ADVICE}") from error
 

@@ -23,7 +23,7 @@ from altalign.errors import UnreadableError, UsageError
 from altalign.filters.image_headers import sniff
 from altalign.pipelines.read import tar_members
 from altalign.pipelines.read.stretches import ADVICE, readable
-from altalign.pipelines.read.tables import needed_columns, table
+from altalign.pipelines.read.tables import table
 from altalign.settings.curate import InputSettings, TestSet
 from altalign.storage import parquet
 
@@ -217,7 +217,7 @@ def _parts_of_table(test_set: TestSet, path: str, root: str) -> list[Part]:
                 f'[decontaminate] test_sets: {path}: {how_many} column "{column}" (there are {existing}); '
                 f'give {{name = "{test_set.name}", path = "{test_set.path}", image_column = "…"}}'
             )
-        needed_columns.check_images(path, file, column)
+        table.check_images(path, file.schema_arrow, column)
         rows = parquet.rows_of_groups(file)
     return [Part(test_set.name, (path,), root, number, column) for number, count in enumerate(rows) if count]
 

@@ -248,7 +248,7 @@ def is_side_car(path: str) -> bool:
 def read_side_car(path: str, settings: InputSettings, named: str) -> Iterator[Stretch]:
     """Yields the candidates of a side-car whose images did not come; their names begin with this one."""
     at = CANDIDATE.get_field_index("page_url")
-    for stretch in table.read_parquet(path, as_table(settings), named, named_by=_NAME):
+    for stretch in table.read(path, as_table(settings), named, named_by=_NAME):
         status = parquet.strings(stretch.rows, "page_url")
         rows = stretch.rows.filter(pc.not_equal(status.fill_null(""), pa.scalar(_CAME)))
         none = pa.nulls(rows.num_rows, pa.string())

@@ -14,7 +14,7 @@ from altalign.data.schema import CANDIDATE
 from altalign.errors import UnreadableError, UsageError
 from altalign.pipelines import read
 from altalign.pipelines.read.stretches import STRETCH_ROWS
-from altalign.pipelines.read.tables import needed_columns, table
+from altalign.pipelines.read.tables import table
 from altalign.settings.curate import InputSettings
 from tests.support.archives import compress
 from tests.support.archives import read_all as read_all_of
@@ -244,7 +244,7 @@ def test_any_type_of_string_is_read_from_parquet(tmp_path, kind):
         {"image_url": None, "image_identity": None, "caption": "<", "page_url": "p"},
     ]
     rows = [{**row, "source_key": f"table.parquet#{number}", "extra": None} for number, row in enumerate(rows)]
-    (found,) = pq.read_table(path, columns=needed_columns.columns(wanted)).combine_chunks().to_batches()
+    (found,) = pq.read_table(path, columns=table.columns(wanted)).combine_chunks().to_batches()
     batch = table.candidates(found, wanted, table.row_names(path.name, pa.array(range(3))))
     assert batch.schema == CANDIDATE
     assert batch.to_pylist() == rows
