@@ -101,6 +101,13 @@ def as_stretch(candidates: pa.RecordBatch, places: pa.RecordBatch | None = None)
     return Stretch(kept(candidates.select(CANDIDATE.names)), batch([], BROKEN), none)
 
 
+def batch(rows: Sequence[tuple[object, ...]], schema: pa.Schema) -> pa.RecordBatch:
+    """A batch of rows given as tuples."""
+    columns = zip(*rows, strict=True) if rows else ([] for _ in schema)
+    arrays = [pa.array(list(column), field.type) for column, field in zip(columns, schema, strict=True)]
+    return pa.record_batch(arrays, schema=schema)
+
+
 def decompressed(file: BinaryIO, compression: Compression) -> BinaryIO:
     """The content of a file, over all its members or frames; reading it raises OSError if it is broken or cut."""
     stream = pa.CompressedInputStream(pa.PythonFile(cast(Any, file), "r"), compression)
@@ -108,30 +115,15 @@ def decompressed(file: BinaryIO, compression: Compression) -> BinaryIO:
 
 
 def unreadable(path: str, what: str) -> NoReturn:
-    """Refuse a file that cannot be read as a whole.
-
-    Raises:
-        UnreadableError: always.
-    """
+    """Refuse a file that cannot be read as a whole, by an UnreadableError."""
     raise UnreadableError(f"{path}: {what}{ADVICE}")
 
 
 @contextmanager
 def readable(path: str, what: str) -> Iterator[None]:
-    """Names the file when reading it fails; `what` names the format.
-
-    Raises:
-        UnreadableError: the file, or the stream compressed in it, is broken.
-    """
+    """An UnreadableError names the file where it is broken, or the stream compressed in it; `what` is the format."""
     try:
         yield
     except (OSError, EOFError, pa.ArrowInvalid, pa.ArrowIndexError) as error:
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise UnreadableError(f"{path}: cannot be read as {what} ({reason}){ADVICE}") from error
-
-
-def batch(rows: Sequence[tuple[object, ...]], schema: pa.Schema) -> pa.RecordBatch:
-    """A batch of rows given as tuples."""
-    columns = zip(*rows, strict=True) if rows else ([] for _ in schema)
-    arrays = [pa.array(list(column), field.type) for column, field in zip(columns, schema, strict=True)]
-    return pa.record_batch(arrays, schema=schema)
