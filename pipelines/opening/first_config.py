@@ -46,7 +46,6 @@ _IDS = re.compile(
     r"(?i:(.*[\W_])?(id|uid|uuid|guid|key)|(photo|image|img|coco|sent|sample|caption)id|rights|credits?|"
     r".*(licen[cs]e|copyright|attribution).*)|.*[a-z](Id|ID)"
 )
-_OBJECTS = 1_000  # of JSON Lines, whose keys are columns
 _FILES_LISTED = 8
 
 
@@ -253,9 +252,9 @@ def _of_images(path: str, part: folder.FolderPart, tables: Sequence[str]) -> Gue
     """A folder of images: captions are beside them, in a table in the folder, or in the names."""
     files = folder.files(part, InputSettings(kind="folder", paths=[path]))
     settings: dict[str, object] = {"kind": "folder", "paths": [path]}
-    images = [file.name for file in files if file.is_image]
+    images = [file.name for file in files if folder.is_image(file.name)]
     stems = {name.rpartition(".")[0] for name in images}
-    texts = sum(not file.is_image and file.name.rpartition(".")[0] in stems for file in files)
+    texts = sum(not folder.is_image(file.name) and file.name.rpartition(".")[0] in stems for file in files)
     count = f"{len(images):,}{' and more' if part.end is not None else ''} images"
     comments = {"kind": f"a folder of {count}, {texts:,} texts beside them{not_inputs.not_decoded(images)}"}
     if texts:
@@ -321,14 +320,9 @@ def _column(setting: str, names: Sequence[str]) -> str:
 
 def _columns(path: str) -> dict[str, str]:
     """The columns of a table, and what each holds: text, texts (lists), bytes or number; others are left out."""
-    form = lines.form_of(path)
-    if form in lines.BINARY:
+    if lines.form_of(path) in lines.BINARY:
         return {field.name: holds for field in table.schema_of(path) if (holds := _holds(field.type))}
-    with lines.opened(path) as file:
-        if form == "jsonl":
-            return dict.fromkeys(sorted(lines.names_of_first_objects(file, _OBJECTS, [])[0]), "text")
-        header = lines.header(file, form)
-    return dict.fromkeys(header, "text") if isinstance(header, list) else {}
+    return dict.fromkeys(lines.names_of(path, [])[0], "text")
 
 
 def _holds(kind: Any) -> str:

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import groupby, islice
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from altalign import storage
 from altalign.data.shards import IMAGE_NAMES
@@ -59,11 +59,6 @@ class File(NamedTuple):
     name: str
     stamp: Stamp
 
-    @property
-    def is_image(self) -> bool:
-        """Whether it has the name of an image."""
-        return _is_image(self.name)
-
 
 # Files ----------------------------------------------------------------------------------------------------------------
 
@@ -71,7 +66,7 @@ class File(NamedTuple):
 def parts(folder: str, settings: InputSettings) -> list[FolderPart]:
     """The parts of a folder, in the order of names, of about `IMAGES_PER_PART` images each."""
     names = _names(folder, settings)
-    if not any(map(_is_image, names)):
+    if not any(map(is_image, names)):
         others = f"{len(names):,} texts, such as {shown(names[0])}" if names else "no file of such a name"
         raise UsageError(f"{folder}: no image in it ({others}); name a folder that holds .jpg, .png or other images")
     firsts, images = [0], 0
@@ -79,7 +74,7 @@ def parts(folder: str, settings: InputSettings) -> list[FolderPart]:
         if images >= IMAGES_PER_PART and _stem(name) != _stem(names[number - 1]):
             firsts.append(number)
             images = 0
-        images += _is_image(name)
+        images += is_image(name)
     made, bounds = list[FolderPart](), ["", *(_stem(names[first]) for first in firsts[1:]), None]
     for first, last, begin, end in zip(firsts, [*firsts[1:], None], bounds, bounds[1:], strict=False):
         made.append(FolderPart(folder, begin or "", end, _stamp(_files(folder, names[first:last]), settings)))
@@ -96,7 +91,7 @@ def files(part: FolderPart, settings: InputSettings) -> list[File]:
 
 def row_names(folder: str, settings: InputSettings, named: str) -> Iterator[str]:
     """Yields the names of the rows of a folder that has this name, as `read` gives them."""
-    return (_in(named, name) for name in _names(folder, settings) if _is_image(name))
+    return (_in(named, name) for name in _names(folder, settings) if is_image(name))
 
 
 def visible_below(folder: str) -> Iterator[tuple[str, bool]]:
@@ -160,7 +155,8 @@ def _stamp(of_part: Iterable[File], settings: InputSettings) -> Stamp:
     return Stamp(size, 0, digest.hexdigest()[:32])
 
 
-def _is_image(name: str) -> bool:
+def is_image(name: str) -> bool:
+    """Whether a file has the name of an image."""
     return name.lower().endswith(IMAGE_NAMES)
 
 
@@ -265,8 +261,8 @@ def _beside(
 ) -> Iterator[_Sample]:
     """Yields the images of a name with the texts of that name; a text that is broken breaks them."""
     url, extra, captions = None, None, dict[bool, Sequence[str | None]]()
-    images = [number for number, file in group if file.is_image]
-    for file in (file for _, file in group if not file.is_image):
+    images = [number for number, file in group if is_image(file.name)]
+    for file in (file for _, file in group if not is_image(file.name)):
         path = storage.join(folder, file.name)
         try:
             if not images:
@@ -289,7 +285,7 @@ def _beside(
 
 def _of_table(settings: InputSettings) -> InputSettings:
     """Settings that read the table of captions: its files' names take the place of URLs."""
-    of_columns = {"caption_column": settings.caption_column, "keep_columns": settings.keep_columns}
+    of_columns: dict[str, Any] = {"caption_column": settings.caption_column, "keep_columns": settings.keep_columns}
     return InputSettings(kind="table", paths=[settings.captions], url_column=settings.file_column, **of_columns)
 
 

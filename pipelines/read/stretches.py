@@ -15,8 +15,7 @@ STRETCH_ROWS = 8_192
 STRETCH_BYTES = 16 << 20
 LINE_BYTES = 16 << 20  # a line, a page or a JSON text beyond this is a broken record
 
-Compression = Literal["gzip", "zstd"]
-
+_MAGIC: dict[bytes, Literal["gzip", "zstd"]] = {b"\x1f\x8b": "gzip", b"\x28\xb5": "zstd"}
 ADVICE = "; repair or remove the file, or set skip_unreadable = true"
 
 
@@ -27,7 +26,6 @@ class Stretch:
     rows: pa.RecordBatch  # schema.EXTRACTED
     broken: pa.RecordBatch  # schema.BROKEN
     places: pa.RecordBatch  # schema.IMAGE_PLACE
-    read: int = 0  # about how many bytes of the file are read so far, as they lie there; 0: not known
     payloads: pa.RecordBatch | None = None  # schema.PAYLOAD
 
 
@@ -39,7 +37,7 @@ class Gatherer:
 
     def __init__(self, path: str, finish: Callable[[Sequence[tuple[Any, ...]]], pa.RecordBatch]):
         self._path, self._finish = path, finish
-        self.read = 0  # as in `Stretch`; the reader knows
+        self.read = 0
         self._start()
 
     def _start(self) -> None:
@@ -82,8 +80,8 @@ class Gatherer:
 
     def take(self) -> Stretch:
         """Everything gathered since the last take."""
-        parts = self._finish(self._rows), batch(self._broken, BROKEN), batch(self._places, IMAGE_PLACE)
-        stretch = Stretch(*parts, self.read, batch(self._payloads, PAYLOAD))
+        parts = batch(self._broken, BROKEN), batch(self._places, IMAGE_PLACE), batch(self._payloads, PAYLOAD)
+        stretch = Stretch(self._finish(self._rows), *parts)
         self._start()
         return stretch
 
@@ -108,10 +106,17 @@ def batch(rows: Sequence[tuple[object, ...]], schema: pa.Schema) -> pa.RecordBat
     return pa.record_batch(arrays, schema=schema)
 
 
-def decompressed(file: BinaryIO, compression: Compression) -> BinaryIO:
-    """The content of a file, over all its members or frames; reading it raises OSError if it is broken or cut."""
+def decompressed(file: BinaryIO) -> tuple[BinaryIO, bool]:
+    """The content of a file, over all its members or frames, and whether it is compressed, by its first bytes.
+
+    Reading it raises OSError if it is broken or cut.
+    """
+    compression = _MAGIC.get(file.read(2))
+    file.seek(0)
+    if compression is None:
+        return file, False
     stream = pa.CompressedInputStream(pa.PythonFile(cast(Any, file), "r"), compression)
-    return cast(BinaryIO, io.BufferedReader(cast(Any, stream), 1 << 20))
+    return cast(BinaryIO, io.BufferedReader(cast(Any, stream), 1 << 20)), True
 
 
 def unreadable(path: str, what: str) -> NoReturn:

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from tarfile import HeaderError, InvalidHeaderError, ReadError, TruncatedHeaderError  # type: ignore[attr-defined] # not in its stubs
 from typing import Any, BinaryIO, cast
 
-from altalign.pipelines.read.stretches import LINE_BYTES, Compression, decompressed
+from altalign.pipelines.read.stretches import LINE_BYTES, decompressed
 
 NAMES = (".tar", ".tar.gz", ".tgz", ".tar.zst")
 _PIECE_BYTES = 1 << 20
@@ -17,7 +17,6 @@ _LONG_HEADERS = (
     *(tarfile.GNUTYPE_LONGNAME, tarfile.GNUTYPE_LONGLINK),
     *(tarfile.XHDTYPE, tarfile.XGLTYPE, tarfile.SOLARIS_XHDTYPE),
 )
-_MAGIC: dict[bytes, Compression] = {b"\x1f\x8b": "gzip", b"\x28\xb5": "zstd"}
 
 
 class _Header(tarfile.TarInfo):
@@ -57,12 +56,10 @@ def opened(file: BinaryIO) -> Iterator[tuple[tarfile.TarFile, bool]]:
     Of a compressed one no offset leads to a member. Raises tarfile.TarError, also while members are read: it is none,
     or ends in a member.
     """
-    compression = _MAGIC.get(file.read(2))
-    file.seek(0)
-    plain = decompressed(file, compression) if compression else file
-    mode: Any = "r|" if compression else "r:"
+    plain, is_compressed = decompressed(file)
+    mode: Any = "r|" if is_compressed else "r:"
     with tarfile.open(fileobj=plain, mode=mode, tarinfo=_Header, ignore_zeros=True) as tar:
-        yield tar, compression is not None
+        yield tar, is_compressed
 
 
 def content(tar: tarfile.TarFile, member: tarfile.TarInfo, length: int) -> bytes:

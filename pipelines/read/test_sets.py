@@ -11,10 +11,9 @@ import re
 import tarfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
 from itertools import takewhile
 from pathlib import Path
-from typing import Any, BinaryIO, cast
+from typing import Any, BinaryIO, NamedTuple, cast
 
 from altalign import storage
 from altalign.data.shards import IMAGE_NAMES
@@ -40,24 +39,14 @@ _ARCHIVE = re.compile(
 )
 
 
-@dataclass(frozen=True)
-class Part:
+class Part(NamedTuple):
     """A part of a test set that is read at once: some files of images, a row group of a Parquet file, or a tar."""
 
     test_set: str
-    paths: tuple[str, ...]
+    paths: list[str]
     root: str  # names of files begin behind it
     row_group: int | None = None
     column: str = ""
-
-    def to_json(self) -> dict[str, object]:
-        """The fields, for a unit."""
-        return {**asdict(self), "paths": list(self.paths)}
-
-    @classmethod
-    def from_json(cls, value: dict[str, Any]) -> "Part":
-        """The inverse of `to_json`; other keys are left alone."""
-        return cls(value["test_set"], tuple(value["paths"]), value["root"], value["row_group"], value["column"])
 
     def name(self, path: str) -> str:
         """A file's name in the set."""
@@ -74,11 +63,11 @@ def parts(test_set: TestSet) -> list[Part]:
         if _ends(path, _TABLES):
             made += _parts_of_table(test_set, path, root)
         elif _ends(path, tar_members.NAMES):
-            made.append(Part(test_set.name, (path,), root))
+            made.append(Part(test_set.name, [path], root))
         else:
             (images if _is_image(path) else others).append(path)
     firsts = range(0, len(images), FILES_PER_PART)
-    made += [Part(test_set.name, tuple(images[i : i + FILES_PER_PART]), root) for i in firsts]
+    made += [Part(test_set.name, images[i : i + FILES_PER_PART], root) for i in firsts]
     if not made:
         without = others or files  # files: tables without a row
         what = f"{len(without):,} files that hold none, such as {without[0]}" if without else "it is empty"
@@ -201,7 +190,7 @@ def _parts_of_table(test_set: TestSet, path: str, root: str) -> list[Part]:
         repair = f'give {{name = "{test_set.name}", path = "{test_set.path}", image_column = "…"}}'
         raise _refused(path, f'{how_many} column "{column}" (there are {existing}); {repair}')
     table.check_images(path, schema, column)
-    return [Part(test_set.name, (path,), root, number, column) for number, count in enumerate(rows) if count]
+    return [Part(test_set.name, [path], root, number, column) for number, count in enumerate(rows) if count]
 
 
 def _images_of_table(part: Part, path: str, number: int) -> Iterator[tuple[str, bytes]]:

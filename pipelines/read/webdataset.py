@@ -73,7 +73,6 @@ def read(path: str, settings: InputSettings, named: str) -> Iterator[Stretch]:
                 gatherer.broken(sample.begin, shown(sample.error))  # a name may be no UTF-8
             elif sample.extensions:
                 _gather(sample, file, f"{named}#{table.shown_name(sample.name)}", gatherer)
-            gatherer.read = 0 if file.closed else file.tell()
             if gatherer.full:
                 yield gatherer.take()
         yield gatherer.take()
@@ -238,13 +237,8 @@ def read_side_car(path: str, settings: InputSettings, named: str) -> Iterator[St
 
 def as_table(settings: InputSettings) -> InputSettings:
     """Settings that read a side-car: its status takes the place of a page's URL."""
-    return InputSettings(
-        kind="table",
-        paths=settings.paths,
-        page_url_column="status",
-        keep_columns=settings.keep_columns,
-        decode_entities=settings.decode_entities,
-    )
+    own: dict[str, Any] = {"keep_columns": settings.keep_columns, "decode_entities": settings.decode_entities}
+    return InputSettings(kind="table", paths=settings.paths, page_url_column="status", **own)
 
 
 def _inside(folder: str) -> list[str]:

@@ -135,13 +135,14 @@ def test_a_row_of_a_thousand_lines_is_kept_and_one_more_is_too_many():
     assert errors == ["of more than 1,000 lines; is a quote not closed?", "unexpected end of data"]
 
 
-def test_of_the_keys_of_json_objects_so_many_are_held_as_a_message_needs():
+def test_of_the_keys_of_json_objects_so_many_are_held_as_a_message_needs(tmp_path):
     text = b"".join(
         b"{" + b", ".join(b'"%d.%d": 1' % (number, key) for key in range(100)) + b', "caption": ""}\n'
         for number in range(100)
     )
-    names, objects = lines.names_of_first_objects(io.BytesIO(text), 100, ["url", "caption"])
-    assert objects == 100
+    (tmp_path / "a.jsonl").write_bytes(text)
+    names, what = lines.names_of(str(tmp_path / "a.jsonl"), ["url", "caption"])
+    assert what == "key in the first 100 objects"
     assert "caption" in names
     assert "url" not in names
     assert len(names) <= 1_001

@@ -16,7 +16,7 @@ import orjson
 from altalign import storage
 from altalign.data import extras
 from altalign.errors import UsageError
-from altalign.pipelines.read.stretches import LINE_BYTES, Compression, decompressed, readable, unreadable
+from altalign.pipelines.read.stretches import LINE_BYTES, decompressed, readable, unreadable
 
 Form = Literal["parquet", "arrow", "csv", "tsv", "jsonl"]
 
@@ -25,12 +25,12 @@ _FORMS: dict[str, Form] = {
     **{".parquet": "parquet", ".pq": "parquet", ".arrow": "arrow"},
     **{".csv": "csv", ".tsv": "tsv", ".jsonl": "jsonl", ".ndjson": "jsonl"},
 }
-_COMPRESSIONS: dict[str, Compression] = {".gz": "gzip", ".zst": "zstd"}
 _TOO_LONG = f"longer than {LINE_BYTES >> 20} MiB"
 _LINES_AT_MOST = 1_000  # in a CSV row
 _PATIENCE = 16  # so many times over a file may be read in search of closing quotes
 _LINE_COST = 64  # reading a line again costs about as much as reading so many bytes
 _REPEATED_BYTES = 16 * LINE_BYTES  # a list of captions may repeat the URLs of its row up to so many bytes
+_OBJECTS_CHECKED = 1_000
 _NAMES_AT_MOST = 1_000  # JSON keys that are noted beside the needed ones
 
 
@@ -60,7 +60,7 @@ _Record = tuple[int, list[str] | str, int]  # where it begins, its fields or wha
 def form_of(path: str) -> Form:
     """The format of a table, from the name of its file."""
     name = PurePath(storage.name(path))
-    compressed = name.suffix.lower() in _COMPRESSIONS
+    compressed = name.suffix.lower() in (".gz", ".zst")
     form = _FORMS.get((PurePath(name.stem) if compressed else name).suffix.lower())
     if form is None or (compressed and form in BINARY):
         endings = ".parquet, .arrow, .csv, .tsv or .jsonl, the last three also in .gz or .zst after that"
@@ -82,44 +82,34 @@ def is_empty(path: str) -> bool:
 
 
 def opened(path: str) -> BinaryIO:
-    """A table of text, decompressed."""
-    name = PurePath(storage.name(path))
-    file, compression = storage.open_read(path), _COMPRESSIONS.get(name.suffix.lower())
-    begins = file.read(2)
-    file.seek(0)
-    problem = ""
-    if begins == b"\x1f\x8b" and compression is None:
-        problem = f"gzip by its first bytes: rename it to {name.name}.gz"
-    elif compression == "gzip" and begins.isascii() and begins.decode().isprintable() and begins:
-        problem = f"not gzip by its first bytes: rename it to {name.stem}"
-    if problem:
-        file.close()
-        unreadable(path, problem)
-    return decompressed(file, compression) if compression else file
+    """A table of text, decompressed where its first bytes say so, whatever its name is."""
+    return decompressed(storage.open_read(path))[0]
 
 
 # Rows -----------------------------------------------------------------------------------------------------------------
 
 
-def header(file: BinaryIO, form: Form) -> list[str] | Bad | None:
-    """The names of the columns of a CSV or TSV, or why they cannot be read; None for a file without rows."""
-    for _, fields, _ in _records(file, form):
-        return fields if isinstance(fields, list) else Bad(0, fields)
-    return None
+def names_of(path: str, needed: Sequence[str]) -> tuple[list[str], str]:
+    """The columns of a table of text, and what messages call them; of JSON Lines the keys of the first objects.
 
-
-def names_of_first_objects(file: BinaryIO, objects: int, needed: Sequence[str]) -> tuple[set[str], int]:
-    """The keys of the first `objects` JSON objects, needed ones all of them, and how many objects there were."""
-    names, seen = set[str](), 0
-    for _, line in _lines(file):
-        with suppress(ValueError):
-            value = None if isinstance(line, Bad) else parse_json(line)
-            if isinstance(value, dict):
-                seen += 1
-                names.update(name for name in value if name in needed or len(names) < _NAMES_AT_MOST)
-        if seen == objects:
-            break
-    return names, seen
+    Of the keys all needed ones are among them, others up to a limit; of a table without rows there are none.
+    """
+    form, names, seen = form_of(path), dict[str, None](), 0
+    with readable(path, form.upper()), opened(path) as file:
+        if form != "jsonl":
+            header = next((fields for _, fields, _ in _records(file, form)), [])
+            if isinstance(header, str):
+                unreadable(path, f"its header row cannot be read ({header})")
+            return header, "column"
+        for _, line in _lines(file):
+            with suppress(ValueError):
+                value = None if isinstance(line, Bad) else parse_json(line)
+                if isinstance(value, dict):
+                    seen += 1
+                    names |= {name: None for name in value if name in needed or len(names) < _NAMES_AT_MOST}
+            if seen == _OBJECTS_CHECKED:
+                break
+    return sorted(names), f"key in the first {seen} objects"
 
 
 def rows(file: BinaryIO, form: Form, columns: Sequence[str], *, many: str, keep: Sequence[str]) -> Iterator[Row | Bad]:

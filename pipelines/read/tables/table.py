@@ -25,7 +25,6 @@ from altalign.pipelines.read.stretches import (
     Stretch,
     as_stretch,
     readable,
-    unreadable,
 )
 from altalign.pipelines.read.tables import arrow, footers, lines
 from altalign.pipelines.read.tables import columns as of_columns
@@ -36,7 +35,6 @@ from altalign.terminal import shown
 
 _COLUMN_SETTINGS = ("url_column", "caption_column", "page_url_column", "image_column")
 _DELIMITERS = ";\t|,"
-_OBJECTS_CHECKED = 1_000
 # how many columns a message compares with a wrong name and shows, and how many characters of each
 _NAMES_COMPARED, _NAMES_SHOWN, _NAME_SHOWN = 1_000, 10, 60
 
@@ -78,17 +76,9 @@ def check(path: str, settings: InputSettings) -> None:
     if form in BINARY:
         _check_schema(path, schema_of(path), settings)
         return
-    with readable(path, form.upper()), lines.opened(path) as file:
-        if form == "jsonl":
-            names, objects = lines.names_of_first_objects(file, _OBJECTS_CHECKED, columns(settings))
-            if objects:
-                _check_names(path, settings, sorted(names), f"key in the first {objects} objects")
-            return
-        header = lines.header(file, form)
-    if isinstance(header, lines.Bad):
-        unreadable(path, f"its header row cannot be read ({header.error})")
-    if header is not None:
-        _check_names(path, settings, header, "column")
+    names, what = lines.names_of(path, columns(settings))
+    if names:
+        _check_names(path, settings, names, what)
 
 
 def _check_schema(path: str, schema: pa.Schema, settings: InputSettings) -> None:
@@ -238,7 +228,7 @@ def _read_binary(path: str, settings: InputSettings, named: str, named_by: str) 
         for first in range(begin, begin + batch.num_rows, at_once):
             rows = batch.slice(first - begin, at_once)
             pieces = of_columns.caption_pieces(rows.select(names), settings.caption_column, rows_at_most=at_once)
-            images = _binary(rows.column(image)) if image else None
+            images = of_columns.without_dictionary(rows.column(image)) if image else None
             for piece in pieces:
                 of_rows = piece.rows.column(named_by) if named_by else pa.array(first + piece.row_of)
                 plain = candidates(piece.rows, settings, row_names(named, of_rows))
@@ -268,15 +258,10 @@ def images(path: str, settings: InputSettings, rows: Iterable[int]) -> Iterator[
     """Yields row and bytes of the images in these rows (rising numbers) of a Parquet or Arrow table."""
     numbers, column = np.fromiter(rows, np.int64), settings.image_column
     for begin, batch in _parts(path, [], column, numbers):
-        data = _binary(batch.column(column))
+        data = batch.column(column)
         first, last = np.searchsorted(numbers, [begin, begin + len(data)])
         for row in numbers[first:last].tolist():
             yield row, cast(bytes, data[row - begin].as_py())
-
-
-def _binary(column: Any) -> pa.BinaryArray:
-    """A column of bytes, or the field `bytes` of a struct."""
-    return of_columns.without_dictionary(pc.struct_field(column, "bytes") if _is_struct(column.type) else column)
 
 
 def _parts(
@@ -284,6 +269,7 @@ def _parts(
 ) -> Iterator[tuple[int, pa.RecordBatch]]:
     """Yields parts of a bounded size of these columns of a Parquet or Arrow table, and the first row of each.
 
+    Of a struct that holds images there is its field `bytes`.
     Of Parquet only row groups that hold rows of these numbers are read, each once.
     """
     if form_of(path) == "arrow":
@@ -292,7 +278,7 @@ def _parts(
             for batch in batches:
                 rows = batch.select([*names, *filter(None, [image])])
                 rows.validate(full=True)
-                yield row, parquet.plain(rows)
+                yield row, _plain(rows, image)
                 row += rows.num_rows
         return
     with parquet.reading(path) as table, storage.open_read(path) as file:
@@ -314,5 +300,13 @@ def _parts(
                 )
             batches = reader.iter_batches(size.rows, row_groups=groups, columns=paths, use_threads=False)
             for batch in parquet.exactly(batches, sum(rows_of_groups[group] for group in groups)):
-                yield row, parquet.plain(batch)
+                yield row, _plain(batch, image)
                 row += batch.num_rows
+
+
+def _plain(batch: pa.RecordBatch, image: str) -> pa.RecordBatch:
+    batch = parquet.plain(batch)
+    if not image or not _is_struct(batch.schema.field(image).type):
+        return batch
+    data: Any = pc.struct_field(batch.column(image), "bytes")
+    return batch.set_column(batch.schema.get_field_index(image), image, data)

@@ -198,13 +198,19 @@ def test_a_compressed_file_cut_in_two_cannot_be_read(tmp_path, form):
         read_all(path)
 
 
-@pytest.mark.parametrize("name", ["a.parquet", "a.csv.gz", "a.csv.zst"])
-def test_a_file_of_something_else_cannot_be_read(tmp_path, name):
-    path = tmp_path / name
+def test_a_file_of_something_else_cannot_be_read(tmp_path):
+    path = tmp_path / "a.parquet"
     path.write_bytes(b"<html>Not found</html>")
     read.check([str(path)], an_input())
-    with pytest.raises(UnreadableError, match=f"{name}.*skip_unreadable"):
+    with pytest.raises(UnreadableError, match=r"a\.parquet.*skip_unreadable"):
         read_all(path)
+
+
+@pytest.mark.parametrize("written", [".csv", ".csv.gz", ".csv.zst"])
+@pytest.mark.parametrize("named", ["a.csv", "b.csv.gz", "c.csv.zst"])
+def test_first_bytes_say_how_a_table_of_text_is_compressed(tmp_path, written, named):
+    compress(tmp_path / f"x{written}", b"url,caption\na,one\n").rename(tmp_path / named)
+    assert captions(tmp_path / named) == ["one"]
 
 
 def test_a_header_that_cannot_be_read_stops_the_file(tmp_path):
