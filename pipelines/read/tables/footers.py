@@ -8,7 +8,7 @@ process, and a page that claims 2 GB is given them before its end is looked for.
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
-from typing import Any, BinaryIO, NamedTuple
+from typing import Any, BinaryIO
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -60,13 +60,6 @@ class Chunk:
     value_bytes: int = 0  # the mean of the page whose values are longest, those of the dictionary left out
 
 
-class Sizes(NamedTuple):
-    """How a table is read: rows at a time, and the columns (Parquet's paths) that stay dictionaries."""
-
-    rows: int
-    dictionaries: list[str]
-
-
 def chunks_of(file: BinaryIO, table: pq.ParquetFile, names: Collection[str]) -> list[Chunk]:
     """The chunks of these columns of an open table, their pages checked; a name may hold a point itself."""
     paths = [table.schema.column(number).path for number in range(len(table.schema))]
@@ -82,8 +75,8 @@ def chunks_of(file: BinaryIO, table: pq.ParquetFile, names: Collection[str]) -> 
 
 def sizes(
     file: BinaryIO, table: pq.ParquetFile, every: Sequence[Chunk], *, image: str = "", rows_at_most: int
-) -> Sizes:
-    """How many rows are read at a time, so that a batch has a bounded number of bytes.
+) -> tuple[int, list[str]]:
+    """How many rows are read at a time, so that a batch has a bounded number of bytes; columns that stay dictionaries.
 
     A value of a dictionary may be long and stand in every row. Columns of texts in which it is stay dictionaries. Rows
     that are as short as they are meant to be are read `rows_at_most` at a time; `image` is the path of the column with
@@ -110,7 +103,7 @@ def sizes(
                 row_bytes += longest * min(1.0, a_row)
         if row_bytes > _SHORT_ROW_BYTES:
             rows = min(rows, max(1, int(BATCH_BYTES // row_bytes)))
-    return Sizes(rows, list(dictionaries))
+    return rows, list(dictionaries)
 
 
 def _longest(file: BinaryIO, table: pq.ParquetFile, chunk: Chunk) -> int:
@@ -140,10 +133,8 @@ def chunks(file: BinaryIO) -> list[Chunk]:
                 start = min((each for each in starts if each > 0), default=0)
                 end = start + about[_COMPRESSED_BYTES]
                 every.append(Chunk(number, group[_ROWS], column, about[_VALUES], start, end))
-    except IndexError:
-        raise pa.ArrowInvalid("a footer that breaks off") from None
-    except (KeyError, TypeError):  # a list of something else than structs
-        raise pa.ArrowInvalid("a footer without what it has to have") from None
+    except (IndexError, KeyError, TypeError):  # the last of a list of something else than structs
+        raise pa.ArrowInvalid("a footer that breaks off, or without what it has to have") from None
     return every
 
 

@@ -94,7 +94,7 @@ def names_of(path: str, needed: Sequence[str]) -> tuple[list[str], str]:
 
     Of the keys all needed ones are among them, others up to a limit; of a table without rows there are none.
     """
-    form, names, seen = form_of(path), dict[str, None](), 0
+    form, names, seen = form_of(path), set[str](), 0
     with readable(path, form.upper()), opened(path) as file:
         if form != "jsonl":
             header = next((fields for _, fields, _ in _records(file, form)), [])
@@ -106,7 +106,7 @@ def names_of(path: str, needed: Sequence[str]) -> tuple[list[str], str]:
                 value = None if isinstance(line, Bad) else parse_json(line)
                 if isinstance(value, dict):
                     seen += 1
-                    names |= {name: None for name in value if name in needed or len(names) < _NAMES_AT_MOST}
+                    names.update(name for name in value if name in needed or len(names) < _NAMES_AT_MOST)
             if seen == _OBJECTS_CHECKED:
                 break
     return sorted(names), f"key in the first {seen} objects"

@@ -170,10 +170,10 @@ def direct(path: str, settings: InputSettings) -> Direct | None:
     """How the text passes read a table that `is_direct`; None for one with texts so long that they have to be cut."""
     with parquet.reading(path) as table, storage.open_read(path) as file:
         chunks = footers.chunks_of(file, table, columns(settings))
-        size = footers.sizes(file, table, chunks, rows_at_most=parquet.ROWS_PER_BATCH)
-        groups, is_short = parquet.rows_of_groups(table), size.rows == parquet.ROWS_PER_BATCH
-        size_of_all = 0 if is_short else sum(groups) * footers.BATCH_BYTES // size.rows
-        return None if size.dictionaries else Direct(groups, size.rows, size_of_all)
+        rows, with_long_values = footers.sizes(file, table, chunks, rows_at_most=parquet.ROWS_PER_BATCH)
+        groups, is_short = parquet.rows_of_groups(table), rows == parquet.ROWS_PER_BATCH
+        size = 0 if is_short else sum(groups) * footers.BATCH_BYTES // rows
+        return None if with_long_values else Direct(groups, rows, size)
 
 
 def candidates(batch: pa.RecordBatch, settings: InputSettings, names: pa.StringArray | None) -> pa.RecordBatch:
@@ -292,13 +292,9 @@ def _parts(
             needed = [[group] for group in np.unique(np.searchsorted(starts, numbers, side="right") - 1).tolist()]
         for groups in needed:
             row, of_groups = int(starts[groups[0]]) if groups else 0, [each for each in chunks if each.group in groups]
-            size = footers.sizes(file, table, of_groups, image=of_image, rows_at_most=STRETCH_ROWS)
-            reader = table
-            if size.dictionaries:
-                reader = pq.ParquetFile(
-                    file, metadata=table.metadata, read_dictionary=size.dictionaries, buffer_size=1 << 20
-                )
-            batches = reader.iter_batches(size.rows, row_groups=groups, columns=paths, use_threads=False)
+            rows, kept = footers.sizes(file, table, of_groups, image=of_image, rows_at_most=STRETCH_ROWS)
+            reader = pq.ParquetFile(file, metadata=table.metadata, read_dictionary=kept, buffer_size=1 << 20)
+            batches = reader.iter_batches(rows, row_groups=groups, columns=paths, use_threads=False)
             for batch in parquet.exactly(batches, sum(rows_of_groups[group] for group in groups)):
                 yield row, _plain(batch, image)
                 row += batch.num_rows
