@@ -87,14 +87,14 @@ def plan_tests(run: Run) -> list[TestUnit]:
     size = [hooks.colour, hooks.short_side_px]
     settings = [WORK_VERSION, hooks.embedder.name, files, *size, run.config.decontaminate.mirrored]
     for number, part in enumerate(parts_of_tests(run.config)):
-        rests_on = [*test_sets.stamps([part]), part.to_json(), settings]
-        units.append(TestUnit(name=f"{number:05d}", part=part.to_json(), digest=digest(rests_on)))
+        rests_on = [*test_sets.stamps([part]), part._asdict(), settings]
+        units.append(TestUnit(name=f"{number:05d}", part=part._asdict(), digest=digest(rests_on)))
     return _unfinished(run, TESTS, units)
 
 
 def read_tests(run: Run, unit: TestUnit) -> TestFacts:
     """Embed the test images of a unit."""
-    part = test_sets.Part.from_json(unit["part"])
+    part = test_sets.Part(**unit["part"])
     images = embedded_tests(run.config, part)
     TEST_IMAGES.write(run, images, unit["name"])
     return TestFacts(unit["digest"], part.test_set, len(images), images["features"].null_count)

@@ -16,9 +16,8 @@ from altalign.pipelines import read
 from altalign.pipelines.opening import not_inputs
 from altalign.pipelines.opening.find import find_run
 from altalign.pipelines.read import folder
-from altalign.pipelines.read.tables import arrow, lines
+from altalign.pipelines.read.tables import arrow, lines, table
 from altalign.settings.curate import CurateConfig, InputSettings, named_after
-from altalign.storage import parquet
 from altalign.terminal import shown
 
 _ARCHIVES = (".warc", ".warc.gz", ".warc.zst")
@@ -47,7 +46,6 @@ _IDS = re.compile(
     r"(?i:(.*[\W_])?(id|uid|uuid|guid|key)|(photo|image|img|coco|sent|sample|caption)id|rights|credits?|"
     r".*(licen[cs]e|copyright|attribution).*)|.*[a-z](Id|ID)"
 )
-_OBJECTS = 1_000  # of JSON Lines, whose keys are columns
 _FILES_LISTED = 8
 
 
@@ -254,9 +252,9 @@ def _of_images(path: str, part: folder.FolderPart, tables: Sequence[str]) -> Gue
     """A folder of images: captions are beside them, in a table in the folder, or in the names."""
     files = folder.files(part, InputSettings(kind="folder", paths=[path]))
     settings: dict[str, object] = {"kind": "folder", "paths": [path]}
-    images = [file.name for file in files if file.is_image]
+    images = [file.name for file in files if folder.is_image(file.name)]
     stems = {name.rpartition(".")[0] for name in images}
-    texts = sum(not file.is_image and file.name.rpartition(".")[0] in stems for file in files)
+    texts = sum(not folder.is_image(file.name) and file.name.rpartition(".")[0] in stems for file in files)
     count = f"{len(images):,}{' and more' if part.end is not None else ''} images"
     comments = {"kind": f"a folder of {count}, {texts:,} texts beside them{not_inputs.not_decoded(images)}"}
     if texts:
@@ -322,21 +320,9 @@ def _column(setting: str, names: Sequence[str]) -> str:
 
 def _columns(path: str) -> dict[str, str]:
     """The columns of a table, and what each holds: text, texts (lists), bytes or number; others are left out."""
-    form = lines.form_of(path)
-    schema: pa.Schema | None = None
-    if form == "parquet":
-        with parquet.reading(path) as file:
-            schema = file.schema_arrow
-    elif form == "arrow":
-        with arrow.reading(path) as opened:
-            schema = opened.schema
-    if schema is not None:
-        return {field.name: holds for field in schema if (holds := _holds(field.type))}
-    with lines.opened(path) as file:
-        if form == "jsonl":
-            return dict.fromkeys(sorted(lines.names_of_first_objects(file, _OBJECTS, [])[0]), "text")
-        header = lines.header(file, form)
-    return dict.fromkeys(header, "text") if isinstance(header, list) else {}
+    if lines.form_of(path) in lines.BINARY:
+        return {field.name: holds for field in table.schema_of(path) if (holds := _holds(field.type))}
+    return dict.fromkeys(lines.names_of(path, [])[0], "text")
 
 
 def _holds(kind: Any) -> str:

@@ -12,7 +12,7 @@ from altalign.pipelines.read import folder, webdataset
 from altalign.pipelines.read.pages import warc
 from altalign.pipelines.read.pages.warc import image_bytes, look_for_images
 from altalign.pipelines.read.stretches import Stretch
-from altalign.pipelines.read.tables import arrow, lines, needed_columns, table
+from altalign.pipelines.read.tables import arrow, lines, table
 from altalign.settings.curate import InputSettings
 
 __all__ = ["Stretch", "check", "image_bytes", "is_direct", "listed", "look_for_images", "may_be_empty", "read"]
@@ -58,9 +58,9 @@ def check(paths: Sequence[str], settings: InputSettings) -> None:
             raise UsageError(f'{path}: a table by its name, and kind = "{settings.kind}"; set kind = "table"')
         with suppress(UnreadableError):
             if settings.kind == "table":
-                needed_columns.check(path, settings)
+                table.check(path, settings)
             elif is_side_car:
-                needed_columns.check(path, webdataset.as_table(settings))
+                table.check(path, webdataset.as_table(settings))
 
 
 def is_direct(path: str, settings: InputSettings) -> bool:

@@ -24,23 +24,14 @@ class CodingError(ValueError):
 def decoded(body: bytes, content_encoding: str, bytes_at_most: int) -> bytes:
     """The body that a server has sent, or its first `bytes_at_most` + 1 bytes if it is longer.
 
-    We ask for no encoding, but some servers send one all the same.
-
-    Raises:
-        CodingError: the body is cut or broken, or encoded more than three times.
+    We ask for no encoding, but some servers send one all the same. Raises CodingError: the body is cut or broken, or
+    encoded more than three times.
     """
     encodings = _encodings(content_encoding, body)
     if len(encodings) > _ENCODINGS_AT_MOST:
         raise CodingError(f"{len(encodings)} content encodings")
     for encoding in encodings:
-        if encoding in _CODECS:
-            try:
-                with pa.CompressedInputStream(pa.BufferReader(body), _CODECS[encoding]) as stream:
-                    body = stream.read(bytes_at_most + 1)
-            except OSError as error:
-                raise CodingError(f"broken content encoding: {error}") from None
-        else:
-            body = _inflated(body, encoding, bytes_at_most + 1)
+        body = _without(encoding, body, bytes_at_most + 1, may_be_cut=False)
     return body
 
 
@@ -48,25 +39,15 @@ def decoded_of_archive(body: bytes, *, transfer_encoding: str, content_encoding:
     """The body of an archived message as its author wrote it, at most `bytes_at_most` + 1 bytes of it.
 
     Crawlers often store a decoded body with the original headers, so a body that does not look encoded stays as it is.
-    Of a body that breaks off, the part that is in the archive is returned.
-
-    Raises:
-        CodingError: the body is encoded and broken.
+    Of a body that breaks off, the part that is in the archive is returned. Raises CodingError: it is encoded and
+    broken.
     """
     if "chunked" in transfer_encoding.lower():
         body = _without_chunks(body)
     for encoding in _encodings(content_encoding, body) if content_encoding else ():
         is_markup = body[:64].removeprefix(b"\xef\xbb\xbf").lstrip().startswith(b"<")
-        looks_encoded = body.startswith(_MAGIC[encoding]) if encoding in _MAGIC else not is_markup
-        if not looks_encoded:
-            continue
-        try:
-            if encoding in _CODECS:
-                body = _read((BrotliReader if encoding == "br" else ZstdReader)(io.BytesIO(body)), bytes_at_most + 1)
-            else:
-                body = zlib.decompressobj(_window(encoding, body)).decompress(body, bytes_at_most + 1)
-        except (zlib.error, OSError) as error:
-            raise CodingError(f"broken content encoding: {error}") from None
+        if body.startswith(_MAGIC[encoding]) if encoding in _MAGIC else not is_markup:
+            body = _without(encoding, body, bytes_at_most + 1, may_be_cut=True)
     return body[: bytes_at_most + 1]
 
 
@@ -82,37 +63,35 @@ def _encodings(content_encoding: str, body: bytes) -> list[str]:
     return known if is_so else []
 
 
-def _window(encoding: str, body: bytes) -> int:
-    """Zlib's window bits; `deflate` means zlib's wrapping, and some servers send the bare stream."""
-    if encoding != "deflate":
-        return 31
+def _without(encoding: str, body: bytes, bytes_at_most: int, *, may_be_cut: bool) -> bytes:
+    """Takes an encoding off a body; of gzip that is not cut, all members, and what follows them is ignored."""
+    # `deflate` means zlib's wrapping, and some servers send the bare stream
     is_wrapped = len(body) >= 2 and body[0] & 15 == 8 and (body[0] << 8 | body[1]) % 31 == 0
-    return 15 if is_wrapped else -15
-
-
-def _inflated(body: bytes, encoding: str, bytes_at_most: int) -> bytes:
-    """Inflates a body; of gzip, all members. What follows the last one is ignored, as in browsers."""
-    parts, size, window_bits = [], 0, _window(encoding, body)
-    while body and (not parts or (window_bits == 31 and body.startswith(_GZIP))) and size < bytes_at_most:
-        if len(parts) == _MEMBERS_AT_MOST:
-            raise CodingError(f"more than {_MEMBERS_AT_MOST} members of gzip")
-        inflater = zlib.decompressobj(window_bits)
-        try:
+    window_bits = 31 if encoding != "deflate" else 15 if is_wrapped else -15
+    parts, size = list[bytes](), 0
+    try:
+        if encoding in _CODECS and not may_be_cut:
+            with pa.CompressedInputStream(pa.BufferReader(body), _CODECS[encoding]) as whole:
+                return whole.read(bytes_at_most)
+        if encoding in _CODECS:
+            stream = (BrotliReader if encoding == "br" else ZstdReader)(io.BytesIO(body))
+            while size < bytes_at_most and (part := stream.read(bytes_at_most - size)):
+                parts.append(part)
+                size += len(part)
+            return b"".join(parts)
+        while body and size < bytes_at_most and (not parts or (window_bits == 31 and body.startswith(_GZIP))):
+            if len(parts) == _MEMBERS_AT_MOST:
+                raise CodingError(f"more than {_MEMBERS_AT_MOST} members of gzip")
+            inflater = zlib.decompressobj(window_bits)
             parts.append(inflater.decompress(body, bytes_at_most - size))
-        except zlib.error as error:
-            raise CodingError(f"broken content encoding: {error}") from None
-        size += len(parts[-1])
-        if not inflater.eof and size < bytes_at_most:
-            raise CodingError("the encoded body is cut")
-        body = inflater.unused_data
-    return b"".join(parts)
-
-
-def _read(stream: BrotliReader | ZstdReader, left: int) -> bytes:
-    parts = []
-    while left and (part := stream.read(left)):
-        parts.append(part)
-        left -= len(part)
+            size += len(parts[-1])
+            if may_be_cut:
+                break
+            if not inflater.eof and size < bytes_at_most:
+                raise CodingError("the encoded body is cut")
+            body = inflater.unused_data
+    except (OSError, zlib.error) as error:
+        raise CodingError(f"broken content encoding: {error}") from None
     return b"".join(parts)
 
 

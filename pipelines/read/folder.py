@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import groupby, islice
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from altalign import storage
 from altalign.data.shards import IMAGE_NAMES
@@ -21,7 +21,7 @@ from altalign.errors import UnreadableError, UsageError
 from altalign.pipelines.read import webdataset
 from altalign.pipelines.read.pages.warc import IMAGE_BYTES
 from altalign.pipelines.read.stretches import LINE_BYTES, Gatherer, Stretch, unreadable
-from altalign.pipelines.read.tables import columns, needed_columns, table
+from altalign.pipelines.read.tables import columns, table
 from altalign.pipelines.read.tar_members import sha256_of
 from altalign.pipelines.read.webdataset import OF_NOTHING, STATS, SampleError
 from altalign.settings.curate import InputSettings
@@ -29,9 +29,11 @@ from altalign.storage import Stamp, parquet
 from altalign.terminal import shown
 
 IMAGES_PER_PART = 16_384
-_BESIDE = (".txt", ".json")
 _GONE = Stamp(-1, 0)
 _ROWS_LOOKED_AT = 1_000  # of a table of captions, in search of a file that is there
+
+_Caption = tuple[str | None, str | None]  # its text, and what is kept with it (`extra`)
+_Sample = tuple[int, str | None, Sequence[_Caption]]  # number of an image in its part, URL, captions
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,16 +59,14 @@ class File(NamedTuple):
     name: str
     stamp: Stamp
 
-    @property
-    def is_image(self) -> bool:
-        """Whether it has the name of an image."""
-        return _is_image(self.name)
+
+# Files ----------------------------------------------------------------------------------------------------------------
 
 
 def parts(folder: str, settings: InputSettings) -> list[FolderPart]:
     """The parts of a folder, in the order of names, of about `IMAGES_PER_PART` images each."""
-    names = _names(FolderPart(folder, "", None, _GONE), settings)
-    if not any(map(_is_image, names)):
+    names = _names(folder, settings)
+    if not any(map(is_image, names)):
         others = f"{len(names):,} texts, such as {shown(names[0])}" if names else "no file of such a name"
         raise UsageError(f"{folder}: no image in it ({others}); name a folder that holds .jpg, .png or other images")
     firsts, images = [0], 0
@@ -74,18 +74,16 @@ def parts(folder: str, settings: InputSettings) -> list[FolderPart]:
         if images >= IMAGES_PER_PART and _stem(name) != _stem(names[number - 1]):
             firsts.append(number)
             images = 0
-        images += _is_image(name)
-    bounds = ["", *(_stem(names[first]) for first in firsts[1:]), None]
-    made = []
-    for number, (first, end) in enumerate(zip(firsts, [*firsts[1:], None], strict=True)):
-        stamp = _stamp(_files(folder, names[first:end]), settings)
-        made.append(FolderPart(folder, bounds[number] or "", bounds[number + 1], stamp))
+        images += is_image(name)
+    made, bounds = list[FolderPart](), ["", *(_stem(names[first]) for first in firsts[1:]), None]
+    for first, last, begin, end in zip(firsts, [*firsts[1:], None], bounds, bounds[1:], strict=False):
+        made.append(FolderPart(folder, begin or "", end, _stamp(_files(folder, names[first:last]), settings)))
     return made
 
 
 def files(part: FolderPart, settings: InputSettings) -> list[File]:
     """The files of a part, in order: images and, where captions are beside them, those."""
-    of_part = list(_files(part.folder, _names(part, settings)))
+    of_part = list(_files(part.folder, [name for name in _names(part.folder, settings) if part.has(_stem(name))]))
     if _stamp(of_part, settings) != part.stamp:
         raise UnreadableError(f"{part.folder}: changed since the run began; run the same command again, it says how")
     return of_part
@@ -93,11 +91,85 @@ def files(part: FolderPart, settings: InputSettings) -> list[File]:
 
 def row_names(folder: str, settings: InputSettings, named: str) -> Iterator[str]:
     """Yields the names of the rows of a folder that has this name, as `read` gives them."""
-    return (_in(named, name) for name in _names(FolderPart(folder, "", None, _GONE), settings) if _is_image(name))
+    return (_in(named, name) for name in _names(folder, settings) if is_image(name))
+
+
+def visible_below(folder: str) -> Iterator[tuple[str, bool]]:
+    """Yields the names of what is below a folder, its own first, and whether each is a file (no pipe, no dead link).
+
+    Hidden files and folders are left out; links are followed, but not into a folder that they are in. Raises OSError.
+    """
+    if not storage.is_remote(folder):
+        yield from _walk(folder, "", ())
+        return
+    paths = [path.removeprefix(f"{folder.rstrip('/')}/").split("/") for path in storage.files_below(folder)]
+    visible = [path for path in paths if not any(name.startswith(".") for name in path)]
+    for path in sorted(visible, key=lambda path: [*((True, name) for name in path[:-1]), (False, path[-1])]):
+        yield "/".join(path), True
+
+
+def _walk(folder: str, inside: str, above: tuple[tuple[int, int], ...]) -> Iterator[tuple[str, bool]]:
+    place = os.path.join(folder, inside)  # noqa: PTH118 - a million of them
+    status = os.stat(place)  # noqa: PTH116
+    here = (status.st_dev, status.st_ino)
+    if here in above:
+        return
+    with os.scandir(place) as entries:
+        visible = [(each.is_dir(), each.name, each.is_file()) for each in entries if not each.name.startswith(".")]
+    for is_folder, name, is_file in sorted(visible):
+        if is_folder:
+            yield from _walk(folder, f"{inside}{name}/", (*above, here))
+        else:
+            yield f"{inside}{name}", is_file
+
+
+def _names(folder: str, settings: InputSettings) -> list[str]:
+    """Names of the files that count, in order: by name without extension, then by the whole name."""
+    beside = () if settings.captions or settings.caption_pattern else (".txt", ".json")
+    try:
+        below = [name for name, _ in visible_below(folder) if name.lower().endswith((*IMAGE_NAMES, *beside))]
+    except OSError as error:
+        what = f"a folder of an input cannot be read ({error.strerror})"
+        raise UsageError(f"{shown(error.filename or folder)}: {what}; make it readable, or take it out") from None
+    return sorted((name for name in below if not name.endswith(STATS)), key=lambda name: (_stem(name), name))
+
+
+def _files(folder: str, names: Sequence[str]) -> Iterator[File]:
+    def stamp(name: str) -> Stamp:
+        try:
+            return storage.stamp(storage.join(folder, name))
+        except FileNotFoundError:
+            return _GONE
+
+    return map(File, names, storage.each(stamp, names, place=folder))
+
+
+def _stamp(of_part: Iterable[File], settings: InputSettings) -> Stamp:
+    """The sum of sizes, and a digest of names and stamps; the table of captions belongs to it."""
+    size, digest = 0, hashlib.sha256()
+    if settings.captions:
+        digest.update(repr(storage.stamp(settings.captions).to_json()).encode())
+    for name, now in of_part:
+        size += max(0, now.size)
+        digest.update(f"{name}\0{now.size}\0{now.time_ns}\0{now.digest}\0".encode("utf-8", "surrogateescape"))
+    return Stamp(size, 0, digest.hexdigest()[:32])
+
+
+def is_image(name: str) -> bool:
+    """Whether a file has the name of an image."""
+    return name.lower().endswith(IMAGE_NAMES)
+
+
+def _stem(name: str) -> str:
+    """A name of the folder without its ending."""
+    return name.rpartition(".")[0]
 
 
 def _in(named: str, name: str) -> str:
     return f"{named}{'/' * bool(named)}{table.shown_name(name)}"
+
+
+# Samples --------------------------------------------------------------------------------------------------------------
 
 
 def check(folders: Sequence[str], settings: InputSettings) -> None:
@@ -107,11 +179,10 @@ def check(folders: Sequence[str], settings: InputSettings) -> None:
     if len(folders) > 1:
         what = f"captions = {settings.captions!r} belongs to one folder, and paths name {len(folders)}"
         raise UsageError(f"[input] {what}; give each an [[input]] of its own")
-    of_table = _of_table(settings)
     if storage.kind(settings.captions) != "file":
         raise UsageError(f"[input] captions = {settings.captions!r}: no such file; give the path of a table")
     try:
-        needed_columns.check(settings.captions, of_table)
+        table.check(settings.captions, _of_table(settings))
     except UsageError as error:
         raise UsageError(str(error).replace("url_column", "file_column")) from None
     names = [name for name, _ in islice(_rows_of_table(settings), _ROWS_LOOKED_AT)]
@@ -156,19 +227,11 @@ def read(part: FolderPart, of_part: Sequence[File], settings: InputSettings, nam
     yield gatherer.take()
 
 
-_Caption = tuple[str | None, str | None]  # its text, and what is kept with it (`extra`)
-_Sample = tuple[int, str | None, Sequence[_Caption]]  # number of an image in its part, URL, captions
-_NONE: _Caption = (None, None)
-
-
 def _sha256(path: str, stamp: Stamp) -> str:
     if not stamp.size:  # which may be a pipe, that nobody writes to
         return OF_NOTHING
     with storage.open_read(path) as file:
         return sha256_of(file, min(stamp.size, IMAGE_BYTES))
-
-
-# Captions -------------------------------------------------------------------------------------------------------------
 
 
 def _samples(
@@ -187,8 +250,7 @@ def _samples(
                 captions[path].append(caption)
             elif part.has(_stem(path)):
                 gatherer.broken(row, f"{shown(name)}: no such image in {part.folder}", path=settings.captions)
-        for number, file in enumerate(of_part):
-            yield number, None, captions[file.name] or [_NONE]
+        yield from ((number, None, captions[file.name] or [(None, None)]) for number, file in enumerate(of_part))
     else:
         for _, group in groupby(enumerate(of_part), key=lambda entry: _stem(entry[1].name)):
             yield from _beside(part.folder, list(group), settings, gatherer)
@@ -199,8 +261,8 @@ def _beside(
 ) -> Iterator[_Sample]:
     """Yields the images of a name with the texts of that name; a text that is broken breaks them."""
     url, extra, captions = None, None, dict[bool, Sequence[str | None]]()
-    images = [number for number, file in group if file.is_image]
-    for file in (file for _, file in group if not file.is_image):
+    images = [number for number, file in group if is_image(file.name)]
+    for file in (file for _, file in group if not is_image(file.name)):
         path = storage.join(folder, file.name)
         try:
             if not images:
@@ -223,13 +285,8 @@ def _beside(
 
 def _of_table(settings: InputSettings) -> InputSettings:
     """Settings that read the table of captions: its files' names take the place of URLs."""
-    return InputSettings(
-        kind="table",
-        paths=[settings.captions],
-        url_column=settings.file_column,
-        caption_column=settings.caption_column,
-        keep_columns=settings.keep_columns,
-    )
+    of_columns: dict[str, Any] = {"caption_column": settings.caption_column, "keep_columns": settings.keep_columns}
+    return InputSettings(kind="table", paths=[settings.captions], url_column=settings.file_column, **of_columns)
 
 
 def _rows_of_table(settings: InputSettings, gatherer: Gatherer | None = None) -> Iterator[tuple[str, _Caption]]:
@@ -241,78 +298,3 @@ def _rows_of_table(settings: InputSettings, gatherer: Gatherer | None = None) ->
         of_columns = (parquet.values(stretch.rows, name) for name in ("image_url", "caption", "extra"))
         for name, caption, extra in zip(*of_columns, strict=True):
             yield name or "", (caption, extra)
-
-
-# Names ----------------------------------------------------------------------------------------------------------------
-
-
-def _names(part: FolderPart, settings: InputSettings) -> list[str]:
-    """Names of the files of a part that count, in order: by name without extension, then by the whole name."""
-    endings = IMAGE_NAMES if settings.captions or settings.caption_pattern else (*IMAGE_NAMES, *_BESIDE)
-    below = _below(part, "", [])
-    if storage.is_remote(part.folder):
-        paths = (path.removeprefix(f"{part.folder.rstrip('/')}/") for path in storage.files_below(part.folder))
-        below = (name for name in paths if not any(each.startswith(".") for each in name.split("/")))
-    names = (
-        name
-        for name in below
-        if name >= part.begin  # decides most, at once
-        and name.lower().endswith(endings)
-        and part.has(_stem(name))
-        and not name.endswith(STATS)
-    )
-    return sorted(names, key=lambda name: (_stem(name), name))
-
-
-def _below(part: FolderPart, inside: str, above: Sequence[tuple[int, int]]) -> Iterator[str]:
-    """Yields the names below a folder of a disk; whole folders that do not belong to the part are left out."""
-    path = os.path.join(part.folder, inside)  # noqa: PTH118 - a million of them
-    try:
-        status = os.stat(path)  # noqa: PTH116
-        here = (status.st_dev, status.st_ino)
-        if here in above:  # a link to a folder that it is in
-            return
-        with os.scandir(path) as entries:
-            visible = [(entry.name, entry.is_dir()) for entry in entries if not entry.name.startswith(".")]
-    except OSError as error:
-        what = f"cannot be read ({error.strerror})"
-        raise UsageError(f"{shown(path)}: a folder of an input {what}; make it readable, or take it out") from None
-    for name, is_folder in visible:
-        below = f"{inside}{name}/"
-        if not is_folder:
-            yield f"{inside}{name}"
-        elif below[:-1] + "0" > part.begin and (part.end is None or below < part.end):  # "0" follows "/"
-            yield from _below(part, below, [*above, here])
-
-
-def _files(folder: str, names: Iterable[str]) -> Iterator[File]:
-    def stamp(name: str) -> Stamp:
-        try:
-            return storage.stamp(storage.join(folder, name))
-        except FileNotFoundError:
-            return _GONE
-
-    names = list(names)
-    return map(File, names, storage.each(stamp, names, place=folder))
-
-
-def _stamp(of_part: Iterable[File], settings: InputSettings) -> Stamp:
-    """The sum of sizes, and a digest of names and stamps; the table of captions belongs to it."""
-    size, digest = 0, hashlib.sha256()
-    if settings.captions:
-        digest.update(repr(storage.stamp(settings.captions).to_json()).encode())
-    for file in of_part:
-        now = file.stamp
-        size += max(0, now.size)
-        line = f"{file.name}\0{now.size}\0{now.time_ns}\0{now.digest}\0"
-        digest.update(line.encode("utf-8", "surrogateescape"))
-    return Stamp(size, 0, digest.hexdigest()[:32])
-
-
-def _is_image(name: str) -> bool:
-    return name.lower().endswith(IMAGE_NAMES)
-
-
-def _stem(name: str) -> str:
-    """A name of the folder without its ending."""
-    return name.rpartition(".")[0]

@@ -15,8 +15,7 @@ STRETCH_ROWS = 8_192
 STRETCH_BYTES = 16 << 20
 LINE_BYTES = 16 << 20  # a line, a page or a JSON text beyond this is a broken record
 
-Compression = Literal["gzip", "zstd"]
-
+_MAGIC: dict[bytes, Literal["gzip", "zstd"]] = {b"\x1f\x8b": "gzip", b"\x28\xb5": "zstd"}
 ADVICE = "; repair or remove the file, or set skip_unreadable = true"
 
 
@@ -27,7 +26,6 @@ class Stretch:
     rows: pa.RecordBatch  # schema.EXTRACTED
     broken: pa.RecordBatch  # schema.BROKEN
     places: pa.RecordBatch  # schema.IMAGE_PLACE
-    read: int = 0  # about how many bytes of the file are read so far, as they lie there; 0: not known
     payloads: pa.RecordBatch | None = None  # schema.PAYLOAD
 
 
@@ -39,7 +37,7 @@ class Gatherer:
 
     def __init__(self, path: str, finish: Callable[[Sequence[tuple[Any, ...]]], pa.RecordBatch]):
         self._path, self._finish = path, finish
-        self.read = 0  # as in `Stretch`; the reader knows
+        self.read = 0
         self._start()
 
     def _start(self) -> None:
@@ -82,8 +80,8 @@ class Gatherer:
 
     def take(self) -> Stretch:
         """Everything gathered since the last take."""
-        parts = self._finish(self._rows), batch(self._broken, BROKEN), batch(self._places, IMAGE_PLACE)
-        stretch = Stretch(*parts, self.read, batch(self._payloads, PAYLOAD))
+        parts = batch(self._broken, BROKEN), batch(self._places, IMAGE_PLACE), batch(self._payloads, PAYLOAD)
+        stretch = Stretch(self._finish(self._rows), *parts)
         self._start()
         return stretch
 
@@ -101,37 +99,36 @@ def as_stretch(candidates: pa.RecordBatch, places: pa.RecordBatch | None = None)
     return Stretch(kept(candidates.select(CANDIDATE.names)), batch([], BROKEN), none)
 
 
-def decompressed(file: BinaryIO, compression: Compression) -> BinaryIO:
-    """The content of a file, over all its members or frames; reading it raises OSError if it is broken or cut."""
-    stream = pa.CompressedInputStream(pa.PythonFile(cast(Any, file), "r"), compression)
-    return cast(BinaryIO, io.BufferedReader(cast(Any, stream), 1 << 20))
-
-
-def unreadable(path: str, what: str) -> NoReturn:
-    """Refuse a file that cannot be read as a whole.
-
-    Raises:
-        UnreadableError: always.
-    """
-    raise UnreadableError(f"{path}: {what}{ADVICE}")
-
-
-@contextmanager
-def readable(path: str, what: str) -> Iterator[None]:
-    """Names the file when reading it fails; `what` names the format.
-
-    Raises:
-        UnreadableError: the file, or the stream compressed in it, is broken.
-    """
-    try:
-        yield
-    except (OSError, EOFError, pa.ArrowInvalid) as error:
-        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
-        raise UnreadableError(f"{path}: cannot be read as {what} ({reason}){ADVICE}") from error
-
-
 def batch(rows: Sequence[tuple[object, ...]], schema: pa.Schema) -> pa.RecordBatch:
     """A batch of rows given as tuples."""
     columns = zip(*rows, strict=True) if rows else ([] for _ in schema)
     arrays = [pa.array(list(column), field.type) for column, field in zip(columns, schema, strict=True)]
     return pa.record_batch(arrays, schema=schema)
+
+
+def decompressed(file: BinaryIO) -> tuple[BinaryIO, bool]:
+    """The content of a file, over all its members or frames, and whether it is compressed, by its first bytes.
+
+    Reading it raises OSError if it is broken or cut.
+    """
+    compression = _MAGIC.get(file.read(2))
+    file.seek(0)
+    if compression is None:
+        return file, False
+    stream = pa.CompressedInputStream(pa.PythonFile(cast(Any, file), "r"), compression)
+    return cast(BinaryIO, io.BufferedReader(cast(Any, stream), 1 << 20)), True
+
+
+def unreadable(path: str, what: str) -> NoReturn:
+    """Refuse a file that cannot be read as a whole, by an UnreadableError."""
+    raise UnreadableError(f"{path}: {what}{ADVICE}")
+
+
+@contextmanager
+def readable(path: str, what: str) -> Iterator[None]:
+    """An UnreadableError names the file where it is broken, or the stream compressed in it; `what` is the format."""
+    try:
+        yield
+    except (OSError, EOFError, pa.ArrowInvalid, pa.ArrowIndexError) as error:
+        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+        raise UnreadableError(f"{path}: cannot be read as {what} ({reason}){ADVICE}") from error

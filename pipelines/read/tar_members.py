@@ -5,26 +5,18 @@ import io
 import tarfile
 from collections.abc import Iterator
 from contextlib import contextmanager
-from tarfile import EOFHeaderError, HeaderError, InvalidHeaderError, ReadError, TruncatedHeaderError  # type: ignore[attr-defined] # not in its stubs
+from tarfile import HeaderError, InvalidHeaderError, ReadError, TruncatedHeaderError  # type: ignore[attr-defined] # not in its stubs
 from typing import Any, BinaryIO, cast
 
-from altalign.pipelines.read.stretches import LINE_BYTES, Compression, decompressed
+from altalign.pipelines.read.stretches import LINE_BYTES, decompressed
 
 NAMES = (".tar", ".tar.gz", ".tgz", ".tar.zst")
 _PIECE_BYTES = 1 << 20
 _MEMBER_BYTES = 1 << 50  # a member beyond this is a header that lies
 _LONG_HEADERS = (
-    tarfile.GNUTYPE_LONGNAME,
-    tarfile.GNUTYPE_LONGLINK,
-    tarfile.XHDTYPE,
-    tarfile.XGLTYPE,
-    tarfile.SOLARIS_XHDTYPE,
+    *(tarfile.GNUTYPE_LONGNAME, tarfile.GNUTYPE_LONGLINK),
+    *(tarfile.XHDTYPE, tarfile.XGLTYPE, tarfile.SOLARIS_XHDTYPE),
 )
-_MAGIC: dict[bytes, Compression] = {b"\x1f\x8b": "gzip", b"\x28\xb5": "zstd"}
-
-
-class BehindTheEndError(ReadError):
-    """Bytes that are no member, behind zeros that end a tar."""
 
 
 class _Header(tarfile.TarInfo):
@@ -46,12 +38,9 @@ class _Header(tarfile.TarInfo):
     def fromtarfile(cls, tarfile: tarfile.TarFile) -> "tarfile.TarInfo":
         try:
             header = super().fromtarfile(tarfile)
-        except EOFHeaderError:
-            cast(Any, tarfile).has_ended = True
-            raise
         except (InvalidHeaderError, TruncatedHeaderError) as error:
-            raise (BehindTheEndError if getattr(tarfile, "has_ended", False) else ReadError)(str(error)) from None
-        except HeaderError:
+            raise ReadError(str(error)) from None
+        except HeaderError:  # of the end
             raise
         except (ValueError, LookupError, OverflowError, RecursionError) as error:
             raise ReadError(f"broken extended header: {error}") from None
@@ -62,36 +51,26 @@ class _Header(tarfile.TarInfo):
 
 @contextmanager
 def opened(file: BinaryIO) -> Iterator[tuple[tarfile.TarFile, bool]]:
-    """The tar in a file, and whether it is compressed, so that no offset leads to a member.
+    """The tar in a file, also one behind the zeros that end another, and whether it is compressed.
 
-    Raises:
-        tarfile.TarError: it is none, or ends in a member; also while members are read.
+    Of a compressed one no offset leads to a member. Raises tarfile.TarError, also while members are read: it is none,
+    or ends in a member.
     """
-    compression = _MAGIC.get(file.read(2))
-    file.seek(0)
-    plain = decompressed(file, compression) if compression else file
-    mode: Any = "r|" if compression else "r:"
+    plain, is_compressed = decompressed(file)
+    mode: Any = "r|" if is_compressed else "r:"
     with tarfile.open(fileobj=plain, mode=mode, tarinfo=_Header, ignore_zeros=True) as tar:
-        yield tar, compression is not None
+        yield tar, is_compressed
 
 
 def content(tar: tarfile.TarFile, member: tarfile.TarInfo, length: int) -> bytes:
-    """The first bytes of a member that is a regular file without holes, in pieces.
-
-    A tar may end long before its header says.
-    """
-    file = cast(BinaryIO, tar.fileobj)
+    """The first bytes of a member that is a regular file without holes; in pieces, as a header may promise more."""
+    file, pieces = cast(BinaryIO, tar.fileobj), io.BytesIO()
     file.seek(member.offset_data)
-    if length <= _PIECE_BYTES:
-        whole = file.read(length)
-    else:
-        pieces = io.BytesIO()
-        while pieces.tell() < length and (piece := file.read(min(length - pieces.tell(), _PIECE_BYTES))):
-            pieces.write(piece)
-        whole = pieces.getvalue()
-    if len(whole) < length:
+    while pieces.tell() < length and (piece := file.read(min(length - pieces.tell(), _PIECE_BYTES))):
+        pieces.write(piece)
+    if pieces.tell() < length:
         raise ReadError("unexpected end of data")
-    return whole
+    return pieces.getvalue()
 
 
 def sha256_of(file: BinaryIO, length: int) -> str:

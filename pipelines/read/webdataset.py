@@ -14,8 +14,6 @@ import tarfile
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from itertools import groupby
-from operator import itemgetter
 from pathlib import PurePath
 from typing import Any, BinaryIO, cast
 
@@ -40,7 +38,6 @@ from altalign.terminal import shown
 OF_NOTHING = hashlib.sha256().hexdigest()  # an image without a byte
 STATS = "_stats.json"
 _IMAGES = tuple(name[1:] for name in IMAGE_NAMES)
-_READ = (*_IMAGES, "txt", "json")
 _NAME = "key"  # a column of side-cars; of an image that came, its members in the tar have this name
 _COLUMNS = {_NAME, "status", "url"}
 _CAME = "success"
@@ -49,14 +46,17 @@ _CAME = "success"
 @dataclass(slots=True)
 class _Sample:
     name: str = ""
-    extra: str | None = None
+    begin: int = 0  # of its first member in the tar
     url: str | None = None
     caption: str | None = None
     caption_of_json: str | None = None
+    extra: str | None = None
     offset: int = 0  # where the image's bytes begin in the tar
     length: int = 0  # bytes of the image, at most IMAGE_BYTES; 0: there is none
     data: bytes | None = None  # the image's bytes where the tar is compressed, or where there are none
     extensions: set[str] = field(default_factory=set)  # those of its members that are read
+    others: list[str] = field(default_factory=list)  # names of its other members
+    error: str = ""
 
 
 def read(path: str, settings: InputSettings, named: str) -> Iterator[Stretch]:
@@ -65,12 +65,14 @@ def read(path: str, settings: InputSettings, named: str) -> Iterator[Stretch]:
         return
     gatherer = Gatherer(path, partial(columns.extracted, settings))
     with readable(path, "tar"), storage.open_read(path) as file:
-        for offset, sample in _samples(path, file, settings.keep_columns):
-            if isinstance(sample, str):
-                gatherer.broken(offset, sample)
+        for sample in _samples(path, file, settings.keep_columns):
+            if sample.others and not sample.extensions:
+                names = ", ".join(sample.others[:3])
+                sample.error = f"no image, .txt or .json of one name before the first dot, but {names}"
+            if sample.error:
+                gatherer.broken(sample.begin, shown(sample.error))  # a name may be no UTF-8
             elif sample.extensions:
                 _gather(sample, file, f"{named}#{table.shown_name(sample.name)}", gatherer)
-            gatherer.read = 0 if file.closed else file.tell()
             if gatherer.full:
                 yield gatherer.take()
         yield gatherer.take()
@@ -78,73 +80,53 @@ def read(path: str, settings: InputSettings, named: str) -> Iterator[Stretch]:
 
 def _gather(sample: _Sample, file: BinaryIO, name: str, gatherer: Gatherer) -> None:
     """Add a sample that has this name, and the place of its image."""
-    caption = sample.caption_of_json if sample.caption is None else sample.caption
+    caption, data = sample.caption_of_json if sample.caption is None else sample.caption, sample.data
 
     def sha256() -> str | None:
-        if sample.data is not None or not sample.length:
-            return None if sample.data is None else hashlib.sha256(sample.data).hexdigest()
+        if data is not None or not sample.length:
+            return None if data is None else hashlib.sha256(data).hexdigest()
         file.seek(sample.offset)
         return tar_members.sha256_of(file, sample.length)
 
     identity, digest = identity_of(sample.url, sha256)
     texts = (sample.name, sample.extra, sample.url, sample.caption, sample.caption_of_json)
-    size = len(sample.data or b"") + sum(len(text or "") for text in texts)
+    size = len(data or b"") + sum(len(text or "") for text in texts)
     gatherer.row((sample.url, caption, None, name, sample.extra, digest), size=size)
     # of a member without a byte decoding says so, but an address may lead to its image
-    if identity is not None and (sample.length or (sample.data is not None and digest is not None)):
-        is_copied = sample.data is not None
-        offset, length = (None, None) if is_copied else (sample.offset, sample.length)
-        gatherer.place(identity, offset, length, sample.data)
+    if identity is not None and (sample.length or (data is not None and digest is not None)):
+        offset, length = (sample.offset, sample.length) if data is None else (None, None)
+        gatherer.place(identity, offset, length, data)
 
 
-def _samples(path: str, file: BinaryIO, keep: Sequence[str]) -> Iterator[tuple[int, _Sample | str]]:
-    """Yields offset and content of each sample, or what is wrong with it."""
-    behind, beside = list[str](), list[tarfile.TarInfo | None]()
+def _samples(path: str, file: BinaryIO, keep: Sequence[str]) -> Iterator[_Sample]:
+    """Yields each sample; last a broken one that counts files of attributes, which would tear samples apart."""
+    sample, beside, first_beside = _Sample(), 0, _Sample()
     try:
         with tar_members.opened(file) as (tar, is_compressed):
-            for name, members in groupby(_members(tar, behind, beside), key=itemgetter(0)):
-                offset, sample, error, others = -1, _Sample(name), "", []
-                for _, extension, member in members:
-                    offset = member.offset if offset < 0 else offset
-                    try:
-                        is_used = _add(sample, tar, member, extension.lower(), keep, is_compressed=is_compressed)
-                        if member.isfile() and not is_used:
-                            others.append(member.name)
-                    except SampleError as problem:
-                        error = str(problem)
-                if others and not sample.extensions:
-                    error = f"no image, .txt or .json of one name before the first dot, but {', '.join(others[:3])}"
-                yield offset, shown(error) if error else sample  # a name may be no UTF-8
-            if beside and beside[0]:
-                count = f"{len(beside):,} left out, such as {beside[0].name}"
-                yield beside[0].offset, shown(f"files of attributes, as macOS adds them: {count}")
-            if behind:
-                yield tar.offset, f"behind the end of the tar is something else ({behind[0]})"
-    except tarfile.TarError as error:
-        if str(error) == "empty file":
-            return
-        unreadable(path, f"cannot be read as tar ({error})")
-
-
-def _members(
-    tar: tarfile.TarFile, behind: list[str], beside: list[tarfile.TarInfo | None]
-) -> Iterator[tuple[str, str, tarfile.TarInfo]]:
-    """Yields name of the sample, extension and member, up to the end of the file.
-
-    Zeros end a tar, and other tars may follow it. An error on anything else behind them goes to `behind`. Files of
-    attributes, one beside each member, would tear samples apart: they go to `beside`.
-    """
-    try:
-        for member in tar:
-            if not BESIDE.search(member.name):
+            for member in tar:
+                cast(Any, tar).members.clear()  # tarfile keeps all it has met
+                if BESIDE.search(member.name):
+                    if member.isfile():
+                        first_beside = first_beside if beside else _Sample(member.name, member.offset)
+                        beside += 1
+                    continue
                 folder, _, base = member.name.rpartition("/")
                 stem, _, extension = base.partition(".")
-                yield f"{folder}/{stem}" if folder else stem, extension, member
-            elif member.isfile():
-                beside.append(None if beside else member)  # the first, and how many there are
-            cast(Any, tar).members.clear()  # tarfile keeps all it has met
-    except tar_members.BehindTheEndError as error:
-        behind.append(str(error))
+                name = f"{folder}/{stem}" if folder else stem
+                if name != sample.name:
+                    yield sample
+                    sample = _Sample(name, member.offset)
+                try:
+                    _add(sample, tar, member, extension.lower(), keep, is_compressed=is_compressed)
+                except SampleError as error:
+                    sample.error = f"{member.name}: {error}"
+            yield sample
+    except tarfile.TarError as error:
+        if str(error) != "empty file":
+            unreadable(path, f"cannot be read as tar ({error})")
+    if beside:
+        what = f"files of attributes, as macOS adds them: {beside:,} left out, such as {first_beside.name}"
+        yield _Sample(begin=first_beside.begin, error=what)
 
 
 def _add(
@@ -155,33 +137,31 @@ def _add(
     keep: Sequence[str],
     *,
     is_compressed: bool,
-) -> bool:
-    """Add a member to its sample; returns whether samples have such members."""
-    if extension not in _READ or not member.isfile():
-        return False
+) -> None:
+    if not member.isfile():
+        return
+    if extension not in (*_IMAGES, "txt", "json"):
+        sample.others.append(member.name)
+        return
     if member.issparse():
-        raise SampleError(f"{member.name}: a sparse member")
+        raise SampleError("a sparse member")
     if extension in sample.extensions:
-        raise SampleError(f"{member.name}: a second .{extension} of one sample; two samples may not have one name")
+        raise SampleError(f"a second .{extension} of one sample; two samples may not have one name")
     sample.extensions.add(extension)
     if extension in _IMAGES:
         if not sample.length:
             sample.offset, sample.length = member.offset_data, min(member.size, IMAGE_BYTES)
             is_copied = is_compressed or not sample.length
             sample.data = tar_members.content(tar, member, sample.length) if is_copied else None
-        return True
+        return
     if member.size > LINE_BYTES:
-        raise SampleError(f"{member.name}: longer than {LINE_BYTES >> 20} MiB")
+        raise SampleError(f"longer than {LINE_BYTES >> 20} MiB")
     content = tar_members.content(tar, member, member.size)
-    try:
-        if extension == "txt":
-            sample.caption = text_of(content)
-        else:
-            of_json = described(content, "url", "caption", keep, may_be_list=False)
-            sample.url, (sample.caption_of_json,), sample.extra = of_json
-    except SampleError as error:
-        raise SampleError(f"{member.name}: {error}") from None
-    return True
+    if extension == "txt":
+        sample.caption = text_of(content)
+    else:
+        of_json = described(content, "url", "caption", keep, may_be_list=False)
+        sample.url, (sample.caption_of_json,), sample.extra = of_json
 
 
 # What folders of images have too --------------------------------------------------------------------------------------
@@ -248,7 +228,7 @@ def is_side_car(path: str) -> bool:
 def read_side_car(path: str, settings: InputSettings, named: str) -> Iterator[Stretch]:
     """Yields the candidates of a side-car whose images did not come; their names begin with this one."""
     at = CANDIDATE.get_field_index("page_url")
-    for stretch in table.read_parquet(path, as_table(settings), named, named_by=_NAME):
+    for stretch in table.read(path, as_table(settings), named, named_by=_NAME):
         status = parquet.strings(stretch.rows, "page_url")
         rows = stretch.rows.filter(pc.not_equal(status.fill_null(""), pa.scalar(_CAME)))
         none = pa.nulls(rows.num_rows, pa.string())
@@ -257,13 +237,8 @@ def read_side_car(path: str, settings: InputSettings, named: str) -> Iterator[St
 
 def as_table(settings: InputSettings) -> InputSettings:
     """Settings that read a side-car: its status takes the place of a page's URL."""
-    return InputSettings(
-        kind="table",
-        paths=settings.paths,
-        page_url_column="status",
-        keep_columns=settings.keep_columns,
-        decode_entities=settings.decode_entities,
-    )
+    own: dict[str, Any] = {"keep_columns": settings.keep_columns, "decode_entities": settings.decode_entities}
+    return InputSettings(kind="table", paths=settings.paths, page_url_column="status", **own)
 
 
 def _inside(folder: str) -> list[str]:

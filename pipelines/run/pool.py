@@ -12,7 +12,7 @@ from altalign.data.schema import CANDIDATE
 from altalign.errors import UnreadableError, UsageError
 from altalign.machine import interrupts
 from altalign.pipelines import read
-from altalign.pipelines.read.tables import needed_columns, table
+from altalign.pipelines.read.tables import table
 from altalign.pipelines.run.text_tables import CANDIDATES, EXTRACTED, POOL_SIZE, PoolUnit
 from altalign.pipelines.run.units import ROWS_PER_UNIT, InputFile, Run
 from altalign.storage import parquet
@@ -116,7 +116,7 @@ def candidates(run: Run, unit: PoolUnit, *, texts_alone: bool = False) -> Iterat
     source, of_pool, row = run.files[file], path(run, file, direct=direct), unit["row"]
     settings, columns = run.config.input[source.input], _TEXTS if texts_alone else CANDIDATE.names
     if direct:
-        columns = needed_columns.text_columns(settings) if texts_alone else needed_columns.columns(settings)
+        columns = table.text_columns(settings) if texts_alone else table.columns(settings)
     with reading(run, [file] if direct else []):
         for batch in parquet.read_row_groups(
             of_pool, unit["first"], unit["last"], columns, rows_at_once=unit["rows_at_once"]

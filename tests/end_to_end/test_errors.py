@@ -158,8 +158,6 @@ GIVEN: dict[str, Callable[[], object]] = {
     "a test image that is cut": lambda: _cut("tests/copy.jpg"),
     "a table of unknown columns": lambda: _write("text/some.csv", "where,what\nhttp://a/,a lake at night\n"),
     "a table of semicolons": lambda: _write("text/some.csv", "url;caption\nhttp://a/;a lake at night\n"),
-    "gzip under another name": lambda: _write("text/some.csv", gzip.compress(b"url,caption\n")),
-    "text under the name of gzip": lambda: _write("text/some.csv.gz", "url,caption\n"),
     "a pipe": lambda: os.mkfifo("pipe.csv"),
     "a file of a strange name": lambda: _write("input/\x1b[2Jx.csv", "url,caption\n"),
     "a Parquet file of text": lambda: _write("input/part-0.parquet", "PAR1 and nothing more"),

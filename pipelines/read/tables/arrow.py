@@ -3,69 +3,42 @@
 A file is mapped into memory, so that a record batch of any size costs what is read of it.
 """
 
-import re
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 
 import pyarrow as pa
 
 from altalign import storage
 from altalign.errors import UsageError
-from altalign.pipelines.read.stretches import STRETCH_ROWS, readable
-from altalign.pipelines.read.tables.columns import longest_of_dictionaries
-from altalign.storage import parquet
+from altalign.pipelines.read.stretches import readable
 from altalign.terminal import shown
 
 _MAGIC = b"ARROW1"  # of the form with a footer; streams have none
 _END = b"\xff\xff\xff\xff\0\0\0\0"  # of a stream
-_ERRORS = (pa.ArrowNotImplementedError, pa.ArrowTypeError, pa.ArrowKeyError, pa.ArrowIndexError, UnicodeDecodeError)
-_TIMES_AT_MOST = 1_000  # compressed buffers say how long they are; what is longer than so many times the file is a lie
-# rows at a time where a dictionary has a value that is longer, and may stand in all of them
-_LONG_BYTES, _ROWS_OF_LONG_VALUES = 4 << 10, 512
-
-
-@dataclass(frozen=True)
-class Table:
-    """An open file: its schema, and its record batches."""
-
-    schema: pa.Schema
-    _batches: Iterator[pa.RecordBatch]
-
-    def stretches(self, columns: Collection[str]) -> Iterator[pa.RecordBatch]:
-        """Yields these columns in parts of at most `STRETCH_ROWS` rows, and checks them."""
-        for batch in self._batches:
-            rows = batch.select(list(columns))
-            rows.validate(full=True)
-            rows = parquet.plain(rows)
-            has_long = any(longest_of_dictionaries(column) > _LONG_BYTES for column in rows.columns)
-            at_once = _ROWS_OF_LONG_VALUES if has_long else STRETCH_ROWS
-            for first in range(0, rows.num_rows, at_once):
-                yield rows.slice(first, at_once)
+# a compressed buffer says how long it is, and may lie
+_ERRORS = (
+    *(pa.ArrowNotImplementedError, pa.ArrowTypeError, pa.ArrowKeyError, pa.ArrowIndexError, pa.ArrowMemoryError),
+    UnicodeDecodeError,
+)
 
 
 @contextmanager
-def reading(path: str) -> Iterator[Table]:
-    """An open Arrow file."""
+def reading(path: str) -> Iterator[tuple[pa.Schema, Iterator[pa.RecordBatch]]]:
+    """The schema and the record batches of an Arrow file."""
     with readable(path, "Arrow"), pa.memory_map(storage.mappable(path)) as file:
         try:
             if file.read(len(_MAGIC)) == _MAGIC:
                 of_file = pa.ipc.open_file(file)
-                yield Table(of_file.schema, map(of_file.get_batch, range(of_file.num_record_batches)))
+                yield of_file.schema, map(of_file.get_batch, range(of_file.num_record_batches))
                 return
             file.seek(max(0, file.size() - len(_END)))
             if file.read() != _END:
                 raise pa.ArrowInvalid("it ends without the mark of its end, as one that is cut does")
             file.seek(0)
             stream = pa.ipc.open_stream(file)
-            yield Table(stream.schema, iter(stream))
+            yield stream.schema, iter(stream)
         except _ERRORS as error:
             raise pa.ArrowInvalid(str(error)) from error
-        except pa.ArrowMemoryError as error:
-            claimed = re.search(r"size (\d+)", str(error))
-            if claimed is None or int(claimed[1]) < _TIMES_AT_MOST * file.size():
-                raise
-            raise pa.ArrowInvalid(f"a buffer that says it has {int(claimed[1]):,} bytes") from error
 
 
 def listed(folder: str) -> Sequence[str]:
@@ -73,14 +46,13 @@ def listed(folder: str) -> Sequence[str]:
     splits = storage.read_json(storage.join(folder, "dataset_dict.json")).get("splits")
     if isinstance(splits, list) and splits:
         names = ", ".join(shown(str(name)) for name in splits)
-        raise UsageError(
-            f"{folder}: a data set of splits ({names}); name one, such as {folder.rstrip('/')}/{splits[0]}"
-        )
-    entries = storage.read_json(storage.join(folder, "state.json")).get("_data_files")
+        one = f"{folder.rstrip('/')}/{splits[0]}"
+        raise UsageError(f"{folder}: a data set of splits ({names}); name one, such as {one}")
+    state = storage.join(folder, "state.json")
+    entries = storage.read_json(state).get("_data_files")
     if not isinstance(entries, list):
         return [folder]
     names = [entry.get("filename") if isinstance(entry, dict) else None for entry in entries]
     if wrong := [name for name in names if not isinstance(name, str) or "/" in name]:
-        where = storage.join(folder, "state.json")
-        raise UsageError(f"{where}: {wrong[0]!r} is no name of a file; save the data set anew")
+        raise UsageError(f"{state}: {wrong[0]!r} is no name of a file; save the data set anew")
     return [storage.join(folder, str(name)) for name in names]

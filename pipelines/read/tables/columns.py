@@ -1,7 +1,4 @@
-"""Candidates from columns of a table: cleaned, cut where they are too long, with identities and what is kept beside.
-
-A column of text may be a dictionary: each value that occurs is worked on once, and rows are made of it last.
-"""
+"""Candidates from columns of a table: cleaned, cut where they are too long, with identities and what is kept beside."""
 
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple, cast
@@ -18,33 +15,34 @@ from altalign.pipelines.read.stretches import STRETCH_ROWS, kept
 from altalign.settings.curate import InputSettings
 from altalign.storage import parquet
 
-_TOO_LONG = ""  # of a kept value; no JSON is
 _CONTROL = r"[\x00-\x1f]"  # characters that JSON names by their numbers
 _CAPTIONS_AT_ONCE = STRETCH_ROWS // 8  # of lists; each may be as long as one may be
 
 
 def candidates_of(
-    url: object,
-    caption: object,
-    page_url: object,
+    url: pa.StringArray,
+    caption: pa.StringArray,
+    page_url: pa.StringArray,
     source_key: pa.StringArray,
     extra: pa.StringArray,
     *,
     settings: InputSettings,
 ) -> pa.RecordBatch:
-    """`schema.CANDIDATE` from columns as a table has them: strings, or dictionaries of them where they may be long."""
-    url_values, caption_values, page_values = map(occurring, (url, caption, page_url))
-    taken, is_valid = urls.table_urls(url_values.values)
+    """`schema.CANDIDATE` from columns as a table has them."""
+    taken, is_valid = urls.table_urls(url)
     is_long = bounds.longer(taken, bytes_at_most=bounds.URL_BYTES)
-    image_url = url_values.rows(bounds.cut(taken, bytes_at_most=bounds.URL_BYTES))
-    identity = _only_where(url_values.flags(is_valid & ~is_long), image_url)
-    texts = cast(pa.StringArray, caption_values.values.fill_null(""))
+    image_url = bounds.cut(taken, bytes_at_most=bounds.URL_BYTES)
+    # valid URLs, null elsewhere; they share the bytes of all
+    bits = np.packbits(np.concatenate([np.zeros(image_url.offset, bool), is_valid & ~is_long]), bitorder="little")
+    offsets, data = cast(list[pa.Buffer], image_url.buffers()[1:])
+    valid = pa.py_buffer(bits.data)
+    identity = pa.StringArray.from_buffers(len(image_url), offsets, data, valid, -1, image_url.offset)
+    texts = cast(pa.StringArray, caption.fill_null(""))
     if settings.decode_entities:
         texts = captions.decode_entities(texts)
-    cleaned: Any = caption_values.rows(bounds.cut(captions.clean(texts), bytes_at_most=bounds.CAPTION_BYTES))
-    pages = page_values.rows(bounds.cut(urls.valid_utf8(page_values.values), bytes_at_most=bounds.URL_BYTES))
-    columns = [image_url, identity, cleaned.fill_null(""), pages, source_key, bounds.extra(extra)]
-    return pa.record_batch(columns, schema=CANDIDATE)
+    cleaned = bounds.cut(captions.clean(texts), bytes_at_most=bounds.CAPTION_BYTES)
+    pages = bounds.cut(urls.valid_utf8(page_url), bytes_at_most=bounds.URL_BYTES)
+    return pa.record_batch([image_url, identity, cleaned, pages, source_key, bounds.extra(extra)], schema=CANDIDATE)
 
 
 def in_hand(plain: pa.RecordBatch, sha256_hex: Sequence[str | None]) -> pa.RecordBatch:
@@ -63,58 +61,28 @@ def extracted(settings: InputSettings, rows: Sequence[tuple[Any, ...]]) -> pa.Re
     return kept(in_hand(candidates_of(*arrays, settings=settings), list(digests)))
 
 
-def _only_where(mask: npt.NDArray[np.bool_], texts: pa.StringArray) -> pa.StringArray:
-    """The same texts, null where the mask (bool[n]) does not hold; they share their bytes."""
-    bits = np.packbits(np.concatenate([np.zeros(texts.offset, bool), mask]), bitorder="little")
-    offsets, data = cast(list[pa.Buffer], texts.buffers()[1:])
-    return pa.StringArray.from_buffers(len(texts), offsets, data, pa.py_buffer(bits.data), -1, texts.offset)
-
-
-# Dictionaries ---------------------------------------------------------------------------------------------------------
-
-
-class Values(NamedTuple):
-    """The values that occur in a column of n rows, and which of them each row has (null: none)."""
-
-    values: pa.StringArray
-    of_rows: "pa.Int32Array | None"  # None: the values are the rows
-
-    def rows(self, values: pa.StringArray) -> pa.StringArray:
-        """The column with these values in place of its own."""
-        return values if self.of_rows is None else cast(pa.StringArray, values.take(self.of_rows))
-
-    def flags(self, flags: npt.NDArray[np.bool_]) -> npt.NDArray[np.bool_]:
-        """Flags of each value (bool[m]) as flags of each row (bool[n]); false of null."""
-        if self.of_rows is None:
-            return flags
-        return np.append(flags, False)[self.of_rows.fill_null(len(flags)).to_numpy()]
-
-
-def occurring(column: Any) -> Values:
-    """The values of a column of strings, of any kind that Arrow has of them."""
-    if not pa.types.is_dictionary(column.type):
-        return Values(strings(column), None)
-    used = pc.unique(column.indices).drop_null()
-    return Values(strings(column.dictionary.take(used)), cast(Any, pc.index_in(column.indices, used)))
-
-
 def strings(column: Any) -> pa.StringArray:
     """Any column of strings as plain strings."""
+    column = without_dictionary(column)
     return cast(pa.StringArray, column if pa.types.is_string(column.type) else column.cast(pa.string(), safe=False))
 
 
-def longest_of_dictionaries(column: Any) -> int:
-    """The bytes of the longest value of the dictionaries in a column; it may have lists or structs of them."""
-    kind = column.type
-    if pa.types.is_dictionary(kind):
-        is_text = pa.types.is_string(kind.value_type) or pa.types.is_large_string(kind.value_type)
-        is_known = is_text or pa.types.is_binary(kind.value_type)
-        return (pc.max(pc.binary_length(column.dictionary)).as_py() or 0) if is_known else 0
-    if pa.types.is_struct(kind):
-        return max((longest_of_dictionaries(column.field(number)) for number in range(kind.num_fields)), default=0)
-    if pa.types.is_list(kind) or pa.types.is_large_list(kind):
-        return longest_of_dictionaries(column.values)
-    return 0
+def without_dictionary(column: Any) -> Any:
+    """The values of a column, each in its row."""
+    return column.dictionary_decode() if pa.types.is_dictionary(column.type) else column
+
+
+def longest_of_dictionary(column: Any) -> tuple[int, int]:
+    """The bytes of the longest value of the dictionary of a column or of its lists, and how many values it has."""
+    while parquet.is_list(column.type):
+        column = column.values
+    kind = column.type.value_type if pa.types.is_dictionary(column.type) else pa.null()
+    if not any(is_kind(kind) for is_kind in _OF_ANY_LENGTH):
+        return 0, 0
+    return pc.max(pc.binary_length(column.dictionary)).as_py() or 0, len(column.dictionary)
+
+
+_OF_ANY_LENGTH = (pa.types.is_string, pa.types.is_large_string, pa.types.is_binary, pa.types.is_large_binary)
 
 
 # Lists of captions ----------------------------------------------------------------------------------------------------
@@ -128,7 +96,7 @@ class Piece(NamedTuple):
     is_first: npt.NDArray[np.bool_]
 
 
-def caption_pieces(batch: pa.RecordBatch, column: str) -> Iterator[Piece]:
+def caption_pieces(batch: pa.RecordBatch, column: str, *, rows_at_most: int = STRETCH_ROWS) -> Iterator[Piece]:
     """Yields a row for each caption, where rows have lists of them.
 
     A row without any stays, with null. A list of any length comes in pieces: in each caption's row the row's other
@@ -141,9 +109,9 @@ def caption_pieces(batch: pa.RecordBatch, column: str) -> Iterator[Piece]:
     each_has: Any = pc.list_value_length(lists)
     lengths = each_has.fill_null(0).to_numpy(zero_copy_only=False).astype(np.int64)
     begins, ends = np.cumsum(lengths) - lengths, np.cumsum(np.maximum(lengths, 1))
-    every = pc.list_flatten(lists)
-    for first in range(0, int(ends[-1]) if len(ends) else 0, _CAPTIONS_AT_ONCE):
-        numbers = np.arange(first, min(first + _CAPTIONS_AT_ONCE, int(ends[-1])))
+    every, at_once = pc.list_flatten(lists), min(rows_at_most, _CAPTIONS_AT_ONCE)
+    for first in range(0, int(ends[-1]) if len(ends) else 0, at_once):
+        numbers = np.arange(first, min(first + at_once, int(ends[-1])))
         row_of = np.searchsorted(ends, numbers, side="right")
         within = numbers - (ends - np.maximum(lengths, 1))[row_of]
         has_none = lengths[row_of] == 0
@@ -171,12 +139,7 @@ def kept_as_json(batch: pa.RecordBatch, names: Sequence[str]) -> pa.StringArray:
 
 def _as_json(column: Any) -> Any:
     """The values of a column as JSON, "null" for null; null for one that is too long."""
-    if pa.types.is_dictionary(column.type) and not pa.types.is_string(column.type.value_type):
-        column = column.dictionary_decode()
-    if pa.types.is_dictionary(column.type):
-        used = occurring(column)
-        rows: Any = used.rows(_as_json(used.values).fill_null(_TOO_LONG)).fill_null("null")
-        return pc.if_else(pc.equal(rows, pa.scalar(_TOO_LONG)), pa.scalar(None, pa.string()), rows)
+    column = without_dictionary(column)
     if pa.types.is_string(column.type) or pa.types.is_large_string(column.type):
         text = _quoted(urls.valid_utf8(column.cast(pa.string())))
     elif pa.types.is_integer(column.type) or pa.types.is_boolean(column.type):

@@ -6,7 +6,6 @@ CR LF. TSV has a header row and no quoting. A line that is not UTF-8 is a broken
 
 import csv
 import json
-from collections import deque
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from pathlib import PurePath
@@ -17,7 +16,7 @@ import orjson
 from altalign import storage
 from altalign.data import extras
 from altalign.errors import UsageError
-from altalign.pipelines.read.stretches import LINE_BYTES, Compression, decompressed, readable, unreadable
+from altalign.pipelines.read.stretches import LINE_BYTES, decompressed, readable, unreadable
 
 Form = Literal["parquet", "arrow", "csv", "tsv", "jsonl"]
 
@@ -26,60 +25,13 @@ _FORMS: dict[str, Form] = {
     **{".parquet": "parquet", ".pq": "parquet", ".arrow": "arrow"},
     **{".csv": "csv", ".tsv": "tsv", ".jsonl": "jsonl", ".ndjson": "jsonl"},
 }
-_COMPRESSIONS: dict[str, Compression] = {".gz": "gzip", ".zst": "zstd"}
-_GZIP = b"\x1f\x8b"
 _TOO_LONG = f"longer than {LINE_BYTES >> 20} MiB"
 _LINES_AT_MOST = 1_000  # in a CSV row
 _PATIENCE = 16  # so many times over a file may be read in search of closing quotes
 _LINE_COST = 64  # reading a line again costs about as much as reading so many bytes
 _REPEATED_BYTES = 16 * LINE_BYTES  # a list of captions may repeat the URLs of its row up to so many bytes
+_OBJECTS_CHECKED = 1_000
 _NAMES_AT_MOST = 1_000  # JSON keys that are noted beside the needed ones
-_BOM = "\ufeff"
-
-
-def form_of(path: str) -> Form:
-    """The format of a table, from the name of its file."""
-    name = PurePath(storage.name(path))
-    compressed = name.suffix.lower() in _COMPRESSIONS
-    form = _FORMS.get((PurePath(name.stem) if compressed else name).suffix.lower())
-    if form is None or (compressed and form in BINARY):
-        endings = (
-            "it should end in .parquet, .arrow, .csv, .tsv or .jsonl, the last three also in .gz or .zst after that"
-        )
-        raise UsageError(f"{path}: not the name of a table; {endings}")
-    return form
-
-
-def is_named_as_table(path: str) -> bool:
-    """Whether the name of a file is that of a table."""
-    try:
-        form_of(path)
-    except UsageError:
-        return False
-    return True
-
-
-def is_empty(path: str) -> bool:
-    """Whether a table has no bytes; such a file has no rows."""
-    with readable(path, "a table"):
-        return storage.stamp(path).size == 0
-
-
-def opened(path: str) -> BinaryIO:
-    """A table of text, decompressed."""
-    name = PurePath(storage.name(path))
-    file, compression = storage.open_read(path), _COMPRESSIONS.get(name.suffix.lower())
-    begins = file.read(len(_GZIP))
-    file.seek(0)
-    problem = ""
-    if begins == _GZIP and compression is None:
-        problem = f"gzip by its first bytes: rename it to {name.name}.gz"
-    if begins != _GZIP and compression == "gzip" and begins.isascii() and begins.decode("ascii").isprintable():
-        problem = f"not gzip by its first bytes: rename it to {name.stem}"
-    if problem:
-        file.close()
-        unreadable(path, problem)
-    return decompressed(file, compression) if compression else file
 
 
 class Row(NamedTuple):
@@ -98,95 +50,66 @@ class Bad(NamedTuple):
     error: str
 
 
-class _Lines:
-    """The lines of a file and where they begin; a line beyond LINE_BYTES or not in UTF-8 is a `Bad`."""
-
-    def __init__(self, file: BinaryIO):
-        self._file, self.bytes_read = file, 0
-        self.given_back: deque[tuple[int, str | Bad]] = deque()  # lines that are read once more, first
-
-    def next(self) -> tuple[int, str | Bad] | None:
-        """The next line and where it begins; None at the end."""
-        if self.given_back:
-            return self.given_back.popleft()
-        start = self.bytes_read
-        line = self._file.readline(LINE_BYTES + 1)
-        self.bytes_read += len(line)
-        if not line:
-            return None
-        if len(line) <= LINE_BYTES:
-            try:
-                text = line.decode()
-            except UnicodeDecodeError as error:
-                return start, Bad(start, f"not UTF-8 (byte {start + error.start}); convert the file")
-            return start, text.removeprefix(_BOM) if start == 0 else text
-        while line and not line.endswith(b"\n"):
-            line = self._file.readline(1 << 20)
-            self.bytes_read += len(line)
-        return start, Bad(start, _TOO_LONG)
+_Line = tuple[int, str | Bad]  # where it begins, and its text
+_Record = tuple[int, list[str] | str, int]  # where it begins, its fields or what is wrong with it, and its size
 
 
-class _Feed:
-    """Lines for the csv module; remembers those of the record being read.
+# Files ----------------------------------------------------------------------------------------------------------------
 
-    When a quote is never closed, the lines below it are read again. A hostile file could be read as often as it has
-    lines, so patience ends: from then on a quote has to be closed on its line.
+
+def form_of(path: str) -> Form:
+    """The format of a table, from the name of its file."""
+    name = PurePath(storage.name(path))
+    compressed = name.suffix.lower() in (".gz", ".zst")
+    form = _FORMS.get((PurePath(name.stem) if compressed else name).suffix.lower())
+    if form is None or (compressed and form in BINARY):
+        endings = ".parquet, .arrow, .csv, .tsv or .jsonl, the last three also in .gz or .zst after that"
+        raise UsageError(f"{path}: not the name of a table; it should end in {endings}")
+    return form
+
+
+def is_named_as_table(path: str) -> bool:
+    """Whether the name of a file is that of a table."""
+    with suppress(UsageError):
+        return bool(form_of(path))
+    return False
+
+
+def is_empty(path: str) -> bool:
+    """Whether a table has no bytes; such a file has no rows."""
+    with readable(path, "a table"):
+        return storage.stamp(path).size == 0
+
+
+def opened(path: str) -> BinaryIO:
+    """A table of text, decompressed where its first bytes say so, whatever its name is."""
+    return decompressed(storage.open_read(path))[0]
+
+
+# Rows -----------------------------------------------------------------------------------------------------------------
+
+
+def names_of(path: str, needed: Sequence[str]) -> tuple[list[str], str]:
+    """The columns of a table of text, and what messages call them; of JSON Lines the keys of the first objects.
+
+    Of the keys all needed ones are among them, others up to a limit; of a table without rows there are none.
     """
-
-    def __init__(self, lines: _Lines):
-        self._lines, self._cost_of_reading_again = lines, 0
-        self.start()
-
-    def start(self) -> None:
-        self.record: list[tuple[int, str | Bad]] = []
-        self.size = 0
-
-    def __iter__(self) -> "_Feed":
-        return self
-
-    def __next__(self) -> str:
-        if self.record and self._cost_of_reading_again > _PATIENCE * (LINE_BYTES + self._lines.bytes_read):
-            raise csv.Error("a quote is not closed on its line, and too many above never were")
-        if len(self.record) == _LINES_AT_MOST:
-            raise csv.Error(f"of more than {_LINES_AT_MOST:,} lines; is a quote not closed?")
-        entry = self._lines.next()
-        if entry is None:
-            raise StopIteration
-        self.record.append(entry)
-        _, line = entry
-        if isinstance(line, Bad):
-            raise csv.Error(line.error)
-        self.size += len(line)
-        if self.size > LINE_BYTES:
-            raise csv.Error(f"{_TOO_LONG}; is a quote not closed?")
-        return line
-
-    def give_back(self) -> None:
-        """Read all but the first line again: an unclosed quote must not swallow the rows below it."""
-        if len(self.record) > 1:
-            self._cost_of_reading_again += self.size + _LINE_COST * len(self.record)
-            self._lines.given_back.extendleft(reversed(self.record[1:]))
-
-
-def header(file: BinaryIO, form: Form) -> list[str] | Bad | None:
-    """The names of the columns of a CSV or TSV, or why they cannot be read; None for a file without rows."""
-    for _, fields, _ in _fields(_Lines(file), form):
-        return fields if isinstance(fields, list) else Bad(0, fields)
-    return None
-
-
-def names_of_first_objects(file: BinaryIO, objects: int, needed: Sequence[str]) -> tuple[set[str], int]:
-    """The keys of the first `objects` JSON objects, needed ones all of them, and how many objects there were."""
-    names: set[str] = set()
-    seen = 0
-    lines = _Lines(file)
-    while seen < objects and (entry := lines.next()) is not None:
-        with suppress(ValueError):
-            value = None if isinstance(entry[1], Bad) else parse_json(entry[1])
-            if isinstance(value, dict):
-                seen += 1
-                names.update(name for name in value if name in needed or len(names) < _NAMES_AT_MOST)
-    return names, seen
+    form, names, seen = form_of(path), set[str](), 0
+    with readable(path, form.upper()), opened(path) as file:
+        if form != "jsonl":
+            header = next((fields for _, fields, _ in _records(file, form)), [])
+            if isinstance(header, str):
+                unreadable(path, f"its header row cannot be read ({header})")
+            return header, "column"
+        for _, line in _lines(file):
+            with suppress(ValueError):
+                value = None if isinstance(line, Bad) else parse_json(line)
+                if isinstance(value, dict):
+                    seen += 1
+                    names.update(name for name in value if name in needed or len(names) < _NAMES_AT_MOST)
+            if seen == _OBJECTS_CHECKED:
+                break
+    return sorted(names), f"key in the first {seen} objects"
 
 
 def rows(file: BinaryIO, form: Form, columns: Sequence[str], *, many: str, keep: Sequence[str]) -> Iterator[Row | Bad]:
@@ -194,62 +117,31 @@ def rows(file: BinaryIO, form: Form, columns: Sequence[str], *, many: str, keep:
 
     A JSON object that has a list as its value of `many` is a row for each item.
     """
-    lines, number = _Lines(file), 0
+    number = 0
     if form == "jsonl":
-        while (entry := lines.next()) is not None:
-            offset, line = entry
+        for offset, line in _lines(file):
             if isinstance(line, Bad):
                 yield line
-            elif line and not line.isspace():
-                yield from _rows_of_json(offset, line, number, columns, many, keep)
-            else:
+            elif not line or line.isspace():
                 continue
+            else:
+                yield from _rows_of_json(offset, line, number, columns, many, keep)
             number += 1
         return
-    names: list[str] | None = None
-    places: list[int | None] = []
-    kept: dict[str, int] = {}
-    for offset, fields, size in _fields(lines, form):
-        if isinstance(fields, list) and names is None:
-            names, places = fields, [fields.index(name) if name else None for name in columns]
-            kept = {name: fields.index(name) for name in keep}
-            continue
+    records = _records(file, form)
+    names = next((fields for _, fields, _ in records if isinstance(fields, list)), None)
+    if names is None:
+        return
+    places = [names.index(name) if name else None for name in columns]
+    kept = {name: names.index(name) for name in keep}
+    for number, (offset, fields, size) in enumerate(records):
         if isinstance(fields, str):
             yield Bad(offset, fields)
-        elif len(fields) != len(names or ()):
-            yield Bad(offset, f"{len(fields)} fields, where the header has {len(names or ())}")
+        elif len(fields) != len(names):
+            yield Bad(offset, f"{len(fields)} fields, where the header has {len(names)}")
         else:
             extra = extras.encode({name: fields[place] for name, place in kept.items()}) if kept else None
             yield Row(tuple(None if place is None else fields[place] for place in places), extra, number, size)
-        number += 1
-
-
-def _fields(lines: _Lines, form: Form) -> Iterator[tuple[int, list[str] | str, int]]:
-    """Yields where each record begins, its fields or what is wrong with it, and its size."""
-    if form == "tsv":
-        while (entry := lines.next()) is not None:
-            offset, line = entry
-            if isinstance(line, Bad):
-                yield offset, line.error, 0
-            elif line.strip(" \r\n"):
-                yield offset, line.removesuffix("\n").removesuffix("\r").split("\t"), len(line)
-        return
-    csv.field_size_limit(max(csv.field_size_limit(), LINE_BYTES))  # the limit holds for the process, and is low
-    feed = _Feed(lines)
-    reader = csv.reader(feed, strict=True)
-    while True:
-        feed.start()
-        try:
-            fields = next(reader)
-        except StopIteration:
-            return
-        except csv.Error as error:
-            feed.give_back()
-            yield feed.record[0][0], str(error), 0
-            continue
-        first = feed.record[0][1]
-        if len(feed.record) > 1 or (isinstance(first, str) and first.strip()):
-            yield feed.record[0][0], fields, feed.size
 
 
 def _rows_of_json(
@@ -295,7 +187,9 @@ def parse_json(text: str | bytes) -> Any:
     except orjson.JSONDecodeError:
         pass
     try:
-        return _whole_pairs(json.loads(text if isinstance(text, str) else text.decode(errors="replace")))
+        value = json.loads(text if isinstance(text, str) else text.decode(errors="replace"))
+        whole_pairs = json.dumps(value, ensure_ascii=False).encode("utf-16", "surrogatepass")
+        return json.loads(whole_pairs.decode("utf-16", "replace"))
     except RecursionError:
         raise ValueError("nested too deeply") from None
     except json.JSONDecodeError:
@@ -304,12 +198,82 @@ def parse_json(text: str | bytes) -> Any:
         raise ValueError("a number of too many digits") from None
 
 
-def _whole_pairs(value: object) -> object:
-    match value:
-        case str():
-            return value.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
-        case dict():
-            return {_whole_pairs(key): _whole_pairs(each) for key, each in value.items()}
-        case list():
-            return [_whole_pairs(each) for each in value]
-    return value
+# Lines ----------------------------------------------------------------------------------------------------------------
+
+
+def _lines(file: BinaryIO) -> Iterator[_Line]:
+    """Yields the lines of a file; one beyond LINE_BYTES or not in UTF-8 is a `Bad`."""
+    start = 0
+    while line := file.readline(LINE_BYTES + 1):
+        size, text = len(line), Bad(start, _TOO_LONG)
+        if size <= LINE_BYTES:
+            try:
+                text = line.decode().removeprefix("" if start else "\ufeff")
+            except UnicodeDecodeError as error:
+                text = Bad(start, f"not UTF-8 (byte {start + error.start}); convert the file")
+        while size > LINE_BYTES and line and not line.endswith(b"\n"):
+            line = file.readline(1 << 20)
+            size += len(line)
+        yield start, text
+        start += size
+
+
+def _records(file: BinaryIO, form: Form) -> Iterator[_Record]:
+    """Yields the records of a CSV or TSV, its header first."""
+    if form == "csv":
+        yield from _csv(_lines(file))
+        return
+    for offset, line in _lines(file):
+        if isinstance(line, Bad):
+            yield offset, line.error, 0
+        elif line.strip(" \r\n"):
+            yield offset, line.removesuffix("\n").removesuffix("\r").split("\t"), len(line)
+
+
+def _csv(lines: Iterator[_Line]) -> Iterator[_Record]:
+    """Yields the records of a CSV.
+
+    An unclosed quote must not swallow the rows below it: all lines of its record but the first are read again. A
+    hostile file could be read as often as it has lines, so patience ends: from then on a quote has to be closed on its
+    line.
+    """
+    record, again = list[_Line](), list[_Line]()  # lines of the record, and those to read again, the next last
+    size = seen = cost_of_reading_again = 0
+
+    def next_line() -> str | None:
+        nonlocal size, seen
+        if record and cost_of_reading_again > _PATIENCE * (LINE_BYTES + seen):
+            raise csv.Error("a quote is not closed on its line, and too many above never were")
+        if len(record) == _LINES_AT_MOST:
+            raise csv.Error(f"of more than {_LINES_AT_MOST:,} lines; is a quote not closed?")
+        entry = again.pop() if again else next(lines, None)
+        if entry is None:
+            return None
+        record.append(entry)
+        seen, (_, line) = max(seen, entry[0]), entry
+        if isinstance(line, Bad):
+            raise csv.Error(line.error)
+        size += len(line)
+        if size > LINE_BYTES:
+            raise csv.Error(f"{_TOO_LONG}; is a quote not closed?")
+        return line
+
+    csv.field_size_limit(max(csv.field_size_limit(), LINE_BYTES))  # the limit holds for the process, and is low
+    reader = csv.reader(iter(next_line, None), strict=True)
+    while True:
+        record.clear()
+        size = 0
+        try:
+            fields = next(reader)
+        except StopIteration:
+            return
+        except csv.Error as error:
+            yield record[0][0], str(error), 0
+            if len(record) > 1:
+                cost_of_reading_again += size + _LINE_COST * len(record)
+                again += record[:0:-1]
+            reader = csv.reader(iter(next_line, None), strict=True)
+            continue
+        offset, first = record[0]
+        if len(record) > 1 or not str(first).isspace():
+            yield offset, fields, size

@@ -4,57 +4,158 @@ Text passes read a Parquet table of one caption a row, without images, straight 
 `candidates`); every other table is read once, by `read`.
 """
 
+import difflib
 from collections.abc import Iterable, Iterator, Sequence
 from functools import cache, partial
 from hashlib import sha256
 from typing import Any, NamedTuple, cast
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from altalign import storage
 from altalign.data.schema import IMAGE_PLACE
-from altalign.pipelines.read.stretches import STRETCH_ROWS, Gatherer, Stretch, as_stretch, readable
-from altalign.pipelines.read.tables import arrow, columns, footers, lines, needed_columns
+from altalign.errors import UsageError
+from altalign.pipelines.read.stretches import (
+    STRETCH_BYTES,
+    STRETCH_ROWS,
+    Gatherer,
+    Stretch,
+    as_stretch,
+    readable,
+)
+from altalign.pipelines.read.tables import arrow, footers, lines
+from altalign.pipelines.read.tables import columns as of_columns
 from altalign.pipelines.read.tables.lines import BINARY, form_of, is_empty
-from altalign.pipelines.read.tables.needed_columns import check_pages, url_caption_page
 from altalign.settings.curate import InputSettings
 from altalign.storage import parquet
+from altalign.terminal import shown
+
+_COLUMN_SETTINGS = ("url_column", "caption_column", "page_url_column", "image_column")
+_DELIMITERS = ";\t|,"
+# how many columns a message compares with a wrong name and shows, and how many characters of each
+_NAMES_COMPARED, _NAMES_SHOWN, _NAME_SHOWN = 1_000, 10, 60
+
+
+# Columns --------------------------------------------------------------------------------------------------------------
+
+
+def columns(settings: InputSettings) -> list[str]:
+    """The columns that `candidates` needs, each once."""
+    return list(dict.fromkeys([*text_columns(settings), *settings.keep_columns]))
+
+
+def text_columns(settings: InputSettings) -> list[str]:
+    """The columns that `candidates` needs without names, each once."""
+    return list(dict.fromkeys(filter(None, _url_caption_page(settings))))
+
+
+def _url_caption_page(settings: InputSettings) -> tuple[str, str, str]:
+    return settings.url_column, settings.caption_column, settings.page_url_column
+
+
+def schema_of(path: str) -> pa.Schema:
+    """The schema of a Parquet or Arrow table."""
+    if form_of(path) == "arrow":
+        with arrow.reading(path) as (schema, _):
+            return schema
+    with parquet.reading(path) as table:
+        return table.schema_arrow
+
+
+def check(path: str, settings: InputSettings) -> None:
+    """Refuse a table without the columns that settings name, or with others than they mean; no row of it is read."""
+    form = form_of(path)
+    if form not in BINARY and settings.image_column:
+        what = f'image_column = "{settings.image_column}", but only Parquet and Arrow tables hold images'
+        raise UsageError(f"{path}: {what}; leave it empty and fetch the images by URL")
+    if is_empty(path):
+        return
+    if form in BINARY:
+        _check_schema(path, schema_of(path), settings)
+        return
+    names, what = lines.names_of(path, columns(settings))
+    if names:
+        _check_names(path, settings, names, what)
+
+
+def _check_schema(path: str, schema: pa.Schema, settings: InputSettings) -> None:
+    _check_names(path, settings, schema.names, "column")
+    for name in text_columns(settings):
+        kind: Any = schema.field(name).type
+        may_be_list = name == settings.caption_column
+        of_text = kind.value_type if may_be_list and parquet.is_list(kind) else kind
+        of_text = of_text.value_type if pa.types.is_dictionary(of_text) else of_text
+        if of_text not in (pa.string(), pa.large_string(), pa.string_view(), pa.null()):
+            meant = "strings (or lists of them) are meant" if may_be_list else "strings are meant"
+            what = f"column {name} is of type {kind}, where {meant}"
+            raise UsageError(f"{path}: {what}; name another column or convert this one")
+    for name in settings.keep_columns:
+        if _holds_bytes(schema.field(name).type):
+            raise UsageError(f"{path}: column {name} (keep_columns) holds bytes, which JSON cannot; leave it out")
+    if settings.image_column:
+        check_images(path, schema, settings.image_column)
+
+
+def check_images(path: str, schema: pa.Schema, column: str) -> None:
+    """Refuse a table if this column, which it has, holds no images."""
+    kind: Any = schema.field(column).type
+    if not _is_bytes(kind.field("bytes").type if _is_struct(kind) and kind.get_field_index("bytes") >= 0 else kind):
+        meant = "bytes (or a struct whose field bytes holds them) are meant"
+        raise UsageError(f"{path}: column {column} is of type {kind}, where {meant}; name another column")
+
+
+def _check_names(path: str, settings: InputSettings, names: Sequence[str], what: str) -> None:
+    needed = ["caption_column"] if settings.image_column else ["url_column", "caption_column"]
+    by_setting = [(name, getattr(settings, name)) for name in _COLUMN_SETTINGS]
+    for setting, name in [*by_setting, *(("keep_columns", name) for name in settings.keep_columns)]:
+        if not name:
+            if setting in needed:
+                existing = ", ".join(map(_shown, names[:_NAMES_SHOWN]))
+                raise UsageError(f"{path}: {setting} is empty; name a column, there are {existing}")
+        elif name not in names and len(names) == 1 and (other := next((c for c in _DELIMITERS if c in names[0]), "")):
+            what = f"its columns are separated by {other!r}, where .csv has a comma and .tsv a tab"
+            raise UsageError(f"{path}: {what}; {'name it .tsv' if other == chr(9) else 'convert it'}")
+        elif name not in names:
+            near = difflib.get_close_matches(name, names[:_NAMES_COMPARED], 3) or names[:_NAMES_SHOWN]
+            hint = f"; did you mean {' or '.join(map(_shown, near))}?" if near else ""
+            raise UsageError(f'{path}: no {what} "{name}" ({setting}){hint}')
+        elif (times := list(names).count(name)) > 1:
+            raise UsageError(f'{path}: the {what} "{name}" ({setting}) is there {times} times; rename one')
+
+
+def _shown(name: str) -> str:
+    """A name from a file, shortened and safe for a message of one line."""
+    return shown(name if len(name) <= _NAME_SHOWN else f"{name[:_NAME_SHOWN]}…")
+
+
+def _is_struct(kind: pa.DataType) -> bool:
+    return pa.types.is_struct(kind)
+
+
+def _is_bytes(kind: Any) -> bool:
+    kind = kind.value_type if pa.types.is_dictionary(kind) else kind
+    return kind in (pa.binary(), pa.large_binary(), pa.binary_view())
+
+
+def _holds_bytes(kind: Any) -> bool:
+    """Whether values of this type hold bytes, which JSON has no word for."""
+    of_fields = (_holds_bytes(kind.field(number).type) for number in range(kind.num_fields))
+    return _is_bytes(kind) or pa.types.is_fixed_size_binary(kind) or any(of_fields)
+
+
+# Rows -----------------------------------------------------------------------------------------------------------------
 
 
 def is_direct(path: str, settings: InputSettings) -> bool:
     """Whether the text passes read this table's row groups: Parquet without images, with one caption a row."""
     if form_of(path) != "parquet" or settings.image_column or is_empty(path):
         return False
-    with parquet.reading(path) as table:
-        caption = table.schema_arrow.get_field_index(settings.caption_column)
-        return caption < 0 or not parquet.is_list(table.schema_arrow.field(caption).type)
-
-
-def read(path: str, settings: InputSettings, named: str) -> Iterator[Stretch]:
-    """Yields all rows of a table; their names begin with this one."""
-    form = form_of(path)
-    if form in BINARY:
-        if not is_empty(path):
-            yield from (read_parquet if form == "parquet" else _read_arrow)(path, settings, named)
-        return
-    needed_columns.check(path, settings)
-    if is_empty(path):
-        return
-    gatherer = Gatherer(path, partial(columns.extracted, settings))
-    many, keep = settings.caption_column, settings.keep_columns
-    with readable(path, form.upper()), lines.opened(path) as file:
-        for row in lines.rows(file, form, url_caption_page(settings), many=many, keep=keep):
-            if isinstance(row, lines.Bad):
-                gatherer.broken(row.offset, row.error)
-            else:
-                gatherer.row((*row.values, f"{named}#{row.number}", row.extra, None), size=row.size)
-            if gatherer.full:
-                yield gatherer.take()
-    yield gatherer.take()
+    schema = schema_of(path)
+    caption = schema.get_field_index(settings.caption_column)
+    return caption < 0 or not parquet.is_list(schema.field(caption).type)
 
 
 class Direct(NamedTuple):
@@ -68,23 +169,23 @@ class Direct(NamedTuple):
 def direct(path: str, settings: InputSettings) -> Direct | None:
     """How the text passes read a table that `is_direct`; None for one with texts so long that they have to be cut."""
     with parquet.reading(path) as table, storage.open_read(path) as file:
-        pages = check_pages(path, table, needed_columns.columns(settings))
-        size = footers.sizes(file, table, pages, rows_at_most=parquet.ROWS_PER_BATCH)
-        groups, is_short = parquet.rows_of_groups(table), size.rows == parquet.ROWS_PER_BATCH
-        size_of_all = 0 if is_short else sum(groups) * footers.BATCH_BYTES // size.rows
-        return None if size.dictionaries else Direct(groups, size.rows, size_of_all)
+        chunks = footers.chunks_of(file, table, columns(settings))
+        rows, with_long_values = footers.sizes(file, table, chunks, rows_at_most=parquet.ROWS_PER_BATCH)
+        groups, is_short = parquet.rows_of_groups(table), rows == parquet.ROWS_PER_BATCH
+        size = 0 if is_short else sum(groups) * footers.BATCH_BYTES // rows
+        return None if with_long_values else Direct(groups, rows, size)
 
 
 def candidates(batch: pa.RecordBatch, settings: InputSettings, names: pa.StringArray | None) -> pa.RecordBatch:
-    """The candidates in n rows with `needed_columns.columns`: `schema.CANDIDATE`, n rows.
+    """The candidates in n rows with `columns`: `schema.CANDIDATE`, n rows.
 
     Captions are cleaned; URLs are trimmed, and without their fragment where they are valid. Without names (`row_names`)
     only `text_columns` are needed, and names and kept columns are null.
     """
     none = cast(pa.StringArray, pa.nulls(batch.num_rows, pa.string()))
-    url, caption, page_url = (batch.column(name) if name else none for name in url_caption_page(settings))
-    extra = none if names is None else columns.kept_as_json(batch, settings.keep_columns)
-    return columns.candidates_of(url, caption, page_url, none if names is None else names, extra, settings=settings)
+    texts = (of_columns.strings(batch.column(name)) if name else none for name in _url_caption_page(settings))
+    extra = none if names is None else of_columns.kept_as_json(batch, settings.keep_columns)
+    return of_columns.candidates_of(*texts, none if names is None else names, extra, settings=settings)
 
 
 def row_names(named: str, rows: Any) -> pa.StringArray:
@@ -97,122 +198,111 @@ def shown_name(name: str) -> str:
     return name.encode(errors="surrogateescape").decode(errors="replace")
 
 
-def images(path: str, settings: InputSettings, rows: Iterable[int]) -> Iterator[tuple[int, bytes]]:
-    """Yields row and bytes of the images in these rows (rising numbers) of a Parquet or Arrow table.
-
-    Of Parquet only row groups that hold such rows are read, each once.
-    """
-    numbers = np.fromiter(rows, np.int64)
-    if form_of(path) == "arrow":
-        with arrow.reading(path) as table:
-            stretches = (batch.column(0) for batch in table.stretches([settings.image_column]))
-            yield from _images_of(stretches, numbers, row=0)
+def read(path: str, settings: InputSettings, named: str, *, named_by: str = "") -> Iterator[Stretch]:
+    """Yields all rows of a table; their names begin with this one, and a column (`named_by`) may hold their own."""
+    check(path, settings)
+    if is_empty(path):
         return
-    with parquet.reading(path) as table:
-        rows_of_groups, image = parquet.rows_of_groups(table), _image_path(table, settings)
-        pages = check_pages(path, table, [settings.image_column])
-        starts = np.cumsum([0, *rows_of_groups])
-        for group in np.unique(np.searchsorted(starts, numbers, side="right") - 1).tolist():
-            of_group = [each for each in pages if each.chunk.group == group]
-            batches = _batches(path, table, of_group, [image], image, [group])
-            stretches = (batch.column(0) for batch in parquet.exactly(batches, rows_of_groups[group]))
-            yield from _images_of(stretches, numbers, row=int(starts[group]))
-
-
-def _images_of(parts: Iterable[object], numbers: npt.NDArray[np.int64], *, row: int) -> Iterator[tuple[int, bytes]]:
-    """Yields the rows of these numbers of a column that comes in parts, from this row on."""
-    for part in parts:
-        column = _binary(part)
-        first, last = np.searchsorted(numbers, [row, row + len(column)])
-        for each in numbers[first:last].tolist():
-            yield each, cast(bytes, column[each - row].as_py())
-        row += len(column)
-
-
-def read_parquet(path: str, settings: InputSettings, named: str, *, named_by: str = "") -> Iterator[Stretch]:
-    """Yields all rows of a Parquet table that is not empty; a column (`named_by`) may hold their names in it."""
-    with parquet.reading(path) as table:
-        rows = sum(parquet.rows_of_groups(table))
-        needed_columns.check_schema(path, table.schema_arrow, settings)
-        names = list(dict.fromkeys(filter(None, [*needed_columns.columns(settings), named_by])))
-        image = _image_path(table, settings) if settings.image_column else ""
-        pages = check_pages(path, table, [*names, settings.image_column])
-        batches = _batches(path, table, pages, [*names, *filter(None, [image])], image)
-        yield from _stretches(named, parquet.exactly(batches, rows), settings, named_by)
-
-
-def _read_arrow(path: str, settings: InputSettings, named: str) -> Iterator[Stretch]:
-    with arrow.reading(path) as table:
-        needed_columns.check_schema(path, table.schema, settings)
-        images = [settings.image_column] if settings.image_column else []
-        yield from _stretches(named, table.stretches([*needed_columns.columns(settings), *images]), settings)
-
-
-def _stretches(
-    named: str, batches: Iterable[pa.RecordBatch], settings: InputSettings, named_by: str = ""
-) -> Iterator[Stretch]:
-    """The rows of a table, which come in batches."""
-    row = 0
-    for batch in batches:
-        names = list(dict.fromkeys(filter(None, [*needed_columns.columns(settings), named_by])))
-        for piece in columns.caption_pieces(batch.select(names), settings.caption_column):
-            of_rows = columns.strings(piece.rows.column(named_by)) if named_by else pa.array(row + piece.row_of)
-            plain = candidates(piece.rows, settings, row_names(named, of_rows))
-            if settings.image_column:
-                yield _in_hand(plain, batch.column(settings.image_column), piece, row)
+    if form_of(path) in BINARY:
+        with readable(path, form_of(path).title()):  # indices of a dictionary may lead out of it
+            yield from _read_binary(path, settings, named, named_by)
+        return
+    form, gatherer = form_of(path), Gatherer(path, partial(of_columns.extracted, settings))
+    many, keep = settings.caption_column, settings.keep_columns
+    with readable(path, form.upper()), lines.opened(path) as file:
+        for row in lines.rows(file, form, _url_caption_page(settings), many=many, keep=keep):
+            if isinstance(row, lines.Bad):
+                gatherer.broken(row.offset, row.error)
             else:
-                yield as_stretch(plain)
-        row += batch.num_rows
+                gatherer.row((*row.values, f"{named}#{row.number}", row.extra, None), size=row.size)
+            if gatherer.full:
+                yield gatherer.take()
+    yield gatherer.take()
 
 
-def _in_hand(plain: pa.RecordBatch, images: object, piece: columns.Piece, first_row: int) -> Stretch:
+def _read_binary(path: str, settings: InputSettings, named: str, named_by: str) -> Iterator[Stretch]:
+    image, names = settings.image_column, list(dict.fromkeys(filter(None, [*columns(settings), named_by])))
+    for begin, batch in _parts(path, names, image):
+        longest = max(of_columns.longest_of_dictionary(column)[0] for column in batch.columns)
+        at_once = min(STRETCH_ROWS, max(1, STRETCH_BYTES // max(1, longest)))
+        for first in range(begin, begin + batch.num_rows, at_once):
+            rows = batch.slice(first - begin, at_once)
+            pieces = of_columns.caption_pieces(rows.select(names), settings.caption_column, rows_at_most=at_once)
+            images = of_columns.without_dictionary(rows.column(image)) if image else None
+            for piece in pieces:
+                of_rows = piece.rows.column(named_by) if named_by else pa.array(first + piece.row_of)
+                plain = candidates(piece.rows, settings, row_names(named, of_rows))
+                yield as_stretch(plain) if images is None else _in_hand(plain, images, piece, first)
+
+
+def _in_hand(plain: pa.RecordBatch, images: pa.BinaryArray, piece: of_columns.Piece, first_row: int) -> Stretch:
     """Candidates with the images of their rows in a batch; a place goes with a row's first candidate."""
-    column, row_of = cast(Any, _binary(images)), piece.row_of
-    is_dictionary = pa.types.is_dictionary(column.type)
-    image = columns.Values(column.dictionary, column.indices) if is_dictionary else columns.Values(column, None)
-    sizes = np.asarray(pc.binary_length(image.values).fill_null(-1))
-    values = row_of if image.of_rows is None else image.of_rows.fill_null(0).to_numpy()[row_of]
+    sizes = np.asarray(pc.binary_length(images).fill_null(-1))[piece.row_of]
     is_known = plain["image_identity"].is_valid().to_numpy(zero_copy_only=False)
     # of an image without a byte decoding says so, but an address may lead to it
-    has_bytes = image.flags(sizes > 0)[row_of] | image.flags(sizes == 0)[row_of] & ~is_known
-    digest = cache(lambda value: sha256(image.values[value].as_buffer()).hexdigest())
+    has_bytes = (sizes > 0) | (sizes == 0) & ~is_known
+    digest = cache(lambda row: sha256(cast(Any, images[row]).as_buffer()).hexdigest())
     needs_digest = (has_bytes & ~is_known).tolist()
-    digests = [digest(value) if needs else None for value, needs in zip(values.tolist(), needs_digest, strict=True)]
-    rows, at = columns.in_hand(plain, digests), np.flatnonzero(has_bytes & piece.is_first)
+    digests = [digest(row) if needs else None for row, needs in zip(piece.row_of.tolist(), needs_digest, strict=True)]
+    rows, at = of_columns.in_hand(plain, digests), np.flatnonzero(has_bytes & piece.is_first)
     place = [
         pc.take(rows["image_identity"], pa.array(at, pa.int64())),
-        pa.array(row_of[at] + first_row, pa.int64()),
+        pa.array(piece.row_of[at] + first_row, pa.int64()),
         pa.nulls(len(at), pa.int64()),
         pa.nulls(len(at), pa.large_binary()),
     ]
     return as_stretch(rows, pa.record_batch(place, schema=IMAGE_PLACE))
 
 
-def _batches(
-    path: str,
-    table: pq.ParquetFile,
-    pages: Sequence[footers.Pages],
-    names: Sequence[str],
-    image: str,
-    groups: list[int] | None = None,
-) -> Iterator[pa.RecordBatch]:
-    """The rows of these columns in batches of a bounded size; long values of dictionaries are not repeated in them."""
-    with storage.open_read(path) as file:
-        size = footers.sizes(file, table, pages, image=image, rows_at_most=STRETCH_ROWS)
-        if size.dictionaries:
-            table = pq.ParquetFile(
-                file, metadata=table.metadata, read_dictionary=size.dictionaries, pre_buffer=False, buffer_size=1 << 20
-            )
-        batches = table.iter_batches(size.rows, row_groups=groups, columns=list(names), use_threads=False)
-        yield from map(parquet.plain, batches)
+def images(path: str, settings: InputSettings, rows: Iterable[int]) -> Iterator[tuple[int, bytes]]:
+    """Yields row and bytes of the images in these rows (rising numbers) of a Parquet or Arrow table."""
+    numbers, column = np.fromiter(rows, np.int64), settings.image_column
+    for begin, batch in _parts(path, [], column, numbers):
+        data = batch.column(column)
+        first, last = np.searchsorted(numbers, [begin, begin + len(data)])
+        for row in numbers[first:last].tolist():
+            yield row, cast(bytes, data[row - begin].as_py())
 
 
-def _image_path(table: pq.ParquetFile, settings: InputSettings) -> str:
-    """Parquet's name for the column that holds the bytes; in a struct that is a field."""
-    is_struct = pa.types.is_struct(table.schema_arrow.field(settings.image_column).type)
-    return f"{settings.image_column}.bytes" if is_struct else settings.image_column
+def _parts(
+    path: str, names: Sequence[str], image: str, numbers: "np.ndarray | None" = None
+) -> Iterator[tuple[int, pa.RecordBatch]]:
+    """Yields parts of a bounded size of these columns of a Parquet or Arrow table, and the first row of each.
+
+    Of a struct that holds images there is its field `bytes`.
+    Of Parquet only row groups that hold rows of these numbers are read, each once.
+    """
+    if form_of(path) == "arrow":
+        row = 0
+        with arrow.reading(path) as (_, batches):
+            for batch in batches:
+                rows = batch.select([*names, *filter(None, [image])])
+                rows.validate(full=True)
+                yield row, _plain(rows, image)
+                row += rows.num_rows
+        return
+    with parquet.reading(path) as table, storage.open_read(path) as file:
+        is_struct = bool(image) and _is_struct(table.schema_arrow.field(image).type)
+        of_image = f"{image}.bytes" if is_struct else image
+        paths = [*names, *filter(None, [of_image])]
+        chunks, rows_of_groups = footers.chunks_of(file, table, paths), parquet.rows_of_groups(table)
+        starts = np.cumsum([0, *rows_of_groups])
+        needed = [list(range(len(rows_of_groups)))]
+        if numbers is not None:
+            needed = [[group] for group in np.unique(np.searchsorted(starts, numbers, side="right") - 1).tolist()]
+        for groups in needed:
+            row, of_groups = int(starts[groups[0]]) if groups else 0, [each for each in chunks if each.group in groups]
+            rows, kept = footers.sizes(file, table, of_groups, image=of_image, rows_at_most=STRETCH_ROWS)
+            reader = pq.ParquetFile(file, metadata=table.metadata, read_dictionary=kept, buffer_size=1 << 20)
+            batches = reader.iter_batches(rows, row_groups=groups, columns=paths, use_threads=False)
+            for batch in parquet.exactly(batches, sum(rows_of_groups[group] for group in groups)):
+                yield row, _plain(batch, image)
+                row += batch.num_rows
 
 
-def _binary(column: Any) -> pa.BinaryArray:
-    """A column of bytes, or the field `bytes` of a struct."""
-    return pc.struct_field(column, "bytes") if pa.types.is_struct(column.type) else column
+def _plain(batch: pa.RecordBatch, image: str) -> pa.RecordBatch:
+    batch = parquet.plain(batch)
+    if not image or not _is_struct(batch.schema.field(image).type):
+        return batch
+    data: Any = pc.struct_field(batch.column(image), "bytes")
+    return batch.set_column(batch.schema.get_field_index(image), image, data)

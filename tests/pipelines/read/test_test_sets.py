@@ -46,7 +46,7 @@ def named(path: Path | str, image_column: str = "image") -> NamedSet:
 def found(path: Path | str, image_column: str = "image") -> list[tuple[str, bytes]]:
     """Every image by its name, each part sent through JSON as units are."""
     parts = test_sets.parts(named(path, image_column))
-    sent = [test_sets.Part.from_json({"name": "00000", **json.loads(json.dumps(part.to_json()))}) for part in parts]
+    sent = [test_sets.Part(**json.loads(json.dumps(part._asdict()))) for part in parts]
     assert sent == parts
     return [image for part in sent for image in test_sets.images(part)]
 

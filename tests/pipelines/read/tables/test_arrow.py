@@ -13,7 +13,7 @@ import pytest
 
 from altalign.errors import UnreadableError, UsageError
 from altalign.pipelines import read
-from altalign.pipelines.read.tables import arrow, columns, table
+from altalign.pipelines.read.tables import columns, table
 from altalign.settings.curate import InputSettings
 from tests.support.archives import read_all
 
@@ -60,7 +60,7 @@ def one(folder: Path) -> Path:
 def test_rows_and_images_of_a_saved_data_set_are_read(
     tmp_path: Path, options: dict[str, Any], stretch_rows: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(arrow, "STRETCH_ROWS", stretch_rows)
+    monkeypatch.setattr(table, "STRETCH_ROWS", stretch_rows)
     monkeypatch.setattr(columns, "_CAPTIONS_AT_ONCE", stretch_rows)
     path = one(saved(tmp_path / "set", rows(), **options))
     settings = an_input(image_column="image")

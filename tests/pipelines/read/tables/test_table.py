@@ -14,7 +14,7 @@ from altalign.data.schema import CANDIDATE
 from altalign.errors import UnreadableError, UsageError
 from altalign.pipelines import read
 from altalign.pipelines.read.stretches import STRETCH_ROWS
-from altalign.pipelines.read.tables import needed_columns, table
+from altalign.pipelines.read.tables import table
 from altalign.settings.curate import InputSettings
 from tests.support.archives import compress
 from tests.support.archives import read_all as read_all_of
@@ -198,13 +198,19 @@ def test_a_compressed_file_cut_in_two_cannot_be_read(tmp_path, form):
         read_all(path)
 
 
-@pytest.mark.parametrize("name", ["a.parquet", "a.csv.gz", "a.csv.zst"])
-def test_a_file_of_something_else_cannot_be_read(tmp_path, name):
-    path = tmp_path / name
+def test_a_file_of_something_else_cannot_be_read(tmp_path):
+    path = tmp_path / "a.parquet"
     path.write_bytes(b"<html>Not found</html>")
     read.check([str(path)], an_input())
-    with pytest.raises(UnreadableError, match=f"{name}.*skip_unreadable"):
+    with pytest.raises(UnreadableError, match=r"a\.parquet.*skip_unreadable"):
         read_all(path)
+
+
+@pytest.mark.parametrize("written", [".csv", ".csv.gz", ".csv.zst"])
+@pytest.mark.parametrize("named", ["a.csv", "b.csv.gz", "c.csv.zst"])
+def test_first_bytes_say_how_a_table_of_text_is_compressed(tmp_path, written, named):
+    compress(tmp_path / f"x{written}", b"url,caption\na,one\n").rename(tmp_path / named)
+    assert captions(tmp_path / named) == ["one"]
 
 
 def test_a_header_that_cannot_be_read_stops_the_file(tmp_path):
@@ -244,7 +250,7 @@ def test_any_type_of_string_is_read_from_parquet(tmp_path, kind):
         {"image_url": None, "image_identity": None, "caption": "<", "page_url": "p"},
     ]
     rows = [{**row, "source_key": f"table.parquet#{number}", "extra": None} for number, row in enumerate(rows)]
-    (found,) = pq.read_table(path, columns=needed_columns.columns(wanted)).combine_chunks().to_batches()
+    (found,) = pq.read_table(path, columns=table.columns(wanted)).combine_chunks().to_batches()
     batch = table.candidates(found, wanted, table.row_names(path.name, pa.array(range(3))))
     assert batch.schema == CANDIDATE
     assert batch.to_pylist() == rows
