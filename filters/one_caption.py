@@ -11,17 +11,7 @@ import numpy as np
 import unicodedata2
 
 from altalign.filters import unicode_data
-from altalign.filters.unicode_data import (
-    CONNECTOR,
-    CONTROL,
-    FORMAT,
-    LETTER,
-    MARK,
-    MODIFIER_LETTER,
-    NUMBER,
-    SINGLE,
-    WHITE_SPACE,
-)
+from altalign.filters.unicode_data import CONNECTOR, CONTROL, FORMAT, LETTER, MARK, MODIFIER_LETTER, NUMBER, SINGLE
 
 LAST_WHITE_SPACE = 0x3000  # no control comes after it either
 APOSTROPHES = "'’"
@@ -36,6 +26,8 @@ BIGRAM = np.uint64(0x9E3779B97F4A7C15)  # 2^64 / golden ratio
 
 def clean(text: str) -> str:
     """The caption as it is stored, as `captions.clean` makes it of a column."""
+    if text.isprintable() and "  " not in text:  # no controls, and no white space but the space
+        return unicodedata2.normalize("NFC", text).strip(" ")
     controls, white_space = _patterns()
     return white_space.sub(" ", unicodedata2.normalize("NFC", controls.sub("", text))).strip(" ")
 
@@ -44,8 +36,8 @@ def clean(text: str) -> str:
 def _patterns() -> tuple[re.Pattern[str], re.Pattern[str]]:
     # Patterns of runs of controls that are not white space, and of runs of white space, in the frozen Unicode version.
     entries = {chr(point): unicode_data.entry(chr(point)) for point in range(LAST_WHITE_SPACE + 1)}
-    white_space = re.escape("".join(c for c in entries if entries[c] & WHITE_SPACE))
-    controls = re.escape("".join(c for c in entries if entries[c] & (CONTROL | WHITE_SPACE) == CONTROL))
+    white_space = re.escape("".join(c for c in entries if entries[c] & unicode_data.WHITE_SPACE))
+    controls = re.escape("".join(c for c in entries if entries[c] & (CONTROL | unicode_data.WHITE_SPACE) == CONTROL))
     return re.compile(f"[{controls}]+"), re.compile(f"[{white_space}]+")
 
 

@@ -17,7 +17,6 @@ from altalign.filters.unicode_data import FOLD, LETTER, UnicodeTable
 from altalign.filters.utf8 import decode, entry_of
 
 STEPS = 4096  # of a share
-_FEW = 48  # words of a caption that are compared each with each; more are sorted
 
 Shares = npt.NDArray[np.float32]
 
@@ -94,22 +93,10 @@ def _count_words(ngrams: Hashes, ends: Longs, listed: Hashes, words: Hashes, cou
                 words[n] = ngrams[at]
                 n += 1
         begin = ends[row]
-        counts[row, 0], counts[row, 1] = n, _distinct(words[:n])
+        in_order = words[:n]
+        in_order.sort()
+        counts[row, 0], counts[row, 1] = n, min(n, 1) + (in_order[1:] != in_order[:-1]).sum()
         if len(listed):
-            for place in range(n):
-                at = np.searchsorted(listed, words[place])
-                counts[row, 2] += at < len(listed) and listed[at] == words[place]
-
-
-@njit(nogil=True)
-def _distinct(words: Hashes) -> int:
-    if len(words) > _FEW:
-        in_order = np.sort(words)
-        return 1 + (in_order[1:] != in_order[:-1]).sum()
-    number = len(words)
-    for place in range(len(words)):
-        for before in range(place):
-            if words[before] == words[place]:
-                number -= 1
-                break
-    return number
+            for word in in_order:
+                at = np.searchsorted(listed, word)
+                counts[row, 2] += at < len(listed) and listed[at] == word

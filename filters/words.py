@@ -41,7 +41,7 @@ class Scratch:
         """An array of at least `size` uninitialised items; pages that are never touched take no memory."""
         array = self._arrays.get(name)
         if array is None or array.size < size:
-            self._arrays.pop(name, None)
+            self._arrays.pop(name, None)  # frees its memory first
             array = self._arrays[name] = np.empty(size + size // 4, kind)
         return array
 
@@ -67,19 +67,9 @@ def scan(captions: pa.StringArray, scratch: Scratch) -> Scan:
     words, texts = scratch.take("words", n, np.int32)[:n], scratch.take("texts", n, np.uint64)[:n]
     ends = scratch.take("ends", n, np.int64)[:n]
     ngrams = scratch.take("ngrams", size + 2, np.uint64)  # a row of b bytes has at most b
-    word_kernels.scan_rows(
-        data,
-        offsets,
-        unicode_data.table(),
-        scratch.take("text", room, np.uint8),
-        scratch.take("signs", room, np.uint8),
-        scratch.take("starts", block + PADDING, np.uint64),
-        scratch.take("stops", block + PADDING, np.uint64),
-        words,
-        texts,
-        ngrams,
-        ends,
-    )
+    text, signs = scratch.take("text", room, np.uint8), scratch.take("signs", room, np.uint8)
+    places = (scratch.take(name, block + PADDING, np.uint64) for name in ("starts", "stops"))
+    word_kernels.scan_rows(data, offsets, unicode_data.table(), text, signs, *places, words, texts, ngrams, ends)
     return Scan(words, texts, ngrams[: int(ends[-1]) if n else 0], ends)
 
 

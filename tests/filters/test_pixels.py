@@ -433,10 +433,10 @@ def test_a_machine_without_memory_does_not_make_an_image_damaged(monkeypatch: py
 
 
 def test_a_header_that_no_memory_is_enough_for_is_damage(monkeypatch: pytest.MonkeyPatch) -> None:
-    def out_of_memory(_: object) -> None:
+    def out_of_memory(*_: object) -> None:
         raise MemoryError
 
-    monkeypatch.setattr("altalign.filters.image_headers._stored_size", out_of_memory)
+    monkeypatch.setattr("altalign.filters.image_headers._open", out_of_memory)
     found = read(encoded(picture(), "png"))
     assert (found.format, found.width, found.damage) == ("png", None, "MemoryError")
 
