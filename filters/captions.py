@@ -50,11 +50,12 @@ def clean(captions: "pa.Array[Any]") -> pa.StringArray:
     if not _find_doubtful(data, offsets, unicode_data.table(), is_doubtful):
         return captions
     rows = np.flatnonzero(is_doubtful)
-    texts, changed = list[bytes](), list[int]()
+    texts, changed = list[str](), list[int]()
     for row, start, end in zip(rows.tolist(), offsets[rows].tolist(), offsets[rows + 1].tolist(), strict=True):
         stored = data[start:end].tobytes()
-        cleaned = one_caption.clean(stored.decode(errors="replace")).encode()
-        if cleaned != stored:
+        text = stored.decode(errors="replace")
+        cleaned = one_caption.clean(text)
+        if cleaned != text or (REPLACEMENT in text and cleaned.encode() != stored):
             texts.append(cleaned)
             changed.append(row)
     return _with(captions, changed, texts)
@@ -70,7 +71,7 @@ def decode_entities(captions: "pa.Array[Any]") -> pa.StringArray:
     places = np.flatnonzero(data[offsets[0] : offsets[-1]] == ord("&")) + offsets[0]
     rows = np.unique(np.searchsorted(offsets, places, side="right") - 1).tolist()
     texts = [data[offsets[row] : offsets[row + 1]].tobytes().decode(errors="replace") for row in rows]
-    return _with(captions, rows, [decode_entities_in(text).encode() for text in texts])
+    return _with(captions, rows, [decode_entities_in(text) for text in texts])
 
 
 def decode_entities_in(text: str) -> str:
@@ -101,15 +102,14 @@ def _strings(captions: "pa.Array[Any]") -> pa.StringArray:
     return cast(pa.StringArray, captions.fill_null("") if captions.null_count else captions)
 
 
-def _with(captions: pa.StringArray, rows: list[int], texts: list[bytes]) -> pa.StringArray:
+def _with(captions: pa.StringArray, rows: list[int], texts: list[str]) -> pa.StringArray:
     """The captions with other texts in some rows."""
     if not rows:
         return captions
     mask = np.zeros(len(captions), bool)
     mask[rows] = True
     try:
-        others = pa.array(texts, pa.string())
-        return cast(Any, pc).replace_with_mask(captions, pa.array(mask), others)
+        return cast(Any, pc).replace_with_mask(captions, pa.array(mask), pa.array(texts, pa.string()))
     except pa.ArrowCapacityError as error:
         raise ValueError("captions of one batch hold more than 2 GiB: use smaller batches") from error
 

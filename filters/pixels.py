@@ -13,17 +13,8 @@ import numpy.typing as npt
 import simplejpeg
 from PIL import GifImagePlugin, Image, ImageFile, JpegImagePlugin, PngImagePlugin, TiffImagePlugin
 
+from altalign.filters import image_headers as headers
 from altalign.filters import jpegs, readable
-from altalign.filters.image_headers import (
-    STRICT_PILLOW,
-    check_decodable,
-    is_plain_jpeg,
-    opened,
-    orientation_of,
-    sniff,
-    unread,
-    words_of,
-)
 from altalign.filters.readable import DECODER_ERRORS
 
 JPEG_QUALITY = 95
@@ -94,23 +85,23 @@ def decode(data: bytes, *, pixels_at_most: int, colour: bool, short_side_px: int
     Raises:
         MemoryError: the machine has too little for an image within the limits; the verdict must not depend on it.
     """
-    kind = sniff(data)
+    kind = headers.sniff(data)
     if kind is None:
-        return Decoded(None, None, None, unread(data), 1, None)
-    with STRICT_PILLOW:
+        return Decoded(None, None, None, headers.unread(data), 1, None)
+    with headers.STRICT_PILLOW:
         try:
-            image, width, height = opened(kind, data)
+            image, width, height = headers.opened(kind, data)
         except (*DECODER_ERRORS, MemoryError) as error:  # the header may ask for more than any limit of ours
-            return Decoded(kind, None, None, words_of(error), 1, None)
+            return Decoded(kind, None, None, headers.words_of(error), 1, None)
         if width * height > pixels_at_most:
-            return Decoded(kind, width, height, None, orientation_of(image), None)
+            return Decoded(kind, width, height, None, headers.orientation_of(image), None)
         try:
-            check_decodable(image, width)
+            headers.check_decodable(image, width)
             with _LARGE if width * height > LARGE_PIXELS else nullcontext():
                 upright, orientation = _upright(image, data, colour=colour, short_side_px=short_side_px)
                 upright = np.asarray(upright)  # a copy of a large image, so here
         except DECODER_ERRORS as error:
-            return Decoded(kind, width, height, words_of(error), orientation_of(image), None)
+            return Decoded(kind, width, height, headers.words_of(error), headers.orientation_of(image), None)
     return Decoded(kind, width, height, None, orientation, upright)
 
 
@@ -127,13 +118,13 @@ def to_stored(data: bytes, *, portable: bool, resize_short_side_px: int) -> Stor
         ValueError: the bytes are no sound image.
         MemoryError: the machine has too little.
     """
-    kind = sniff(data)
+    kind = headers.sniff(data)
     if kind is None:
-        raise ValueError(unread(data) or "no known image format")
-    with STRICT_PILLOW:
+        raise ValueError(headers.unread(data) or "no known image format")
+    with headers.STRICT_PILLOW:
         try:
-            image, width, height = opened(kind, data)
-            check_decodable(image, width)
+            image, width, height = headers.opened(kind, data)
+            headers.check_decodable(image, width)
             settings = {"portable": portable, "resize_short_side_px": resize_short_side_px}
             if is_stored_as_found(data, kind, width, height, **settings):
                 return Stored(data, kind, width, height)
@@ -150,7 +141,7 @@ def to_stored(data: bytes, *, portable: bool, resize_short_side_px: int) -> Stor
                     stored = stored.resize(size, Image.Resampling.BOX)
                 return Stored(jpegs.encoded(stored, quality=JPEG_QUALITY), "jpeg", *size)
         except DECODER_ERRORS as error:
-            raise ValueError(words_of(error)) from error
+            raise ValueError(headers.words_of(error)) from error
 
 
 def peak_bytes(data: bytes, *, colour: bool, pixels_at_most: int | None = None, short_side_px: int = 0) -> int:
@@ -158,17 +149,19 @@ def peak_bytes(data: bytes, *, colour: bool, pixels_at_most: int | None = None, 
 
     Of `to_stored`: in colour, and without the other two.
     """
-    kind = sniff(data)
+    kind = headers.sniff(data)
     if kind is None:
         return 0
-    with STRICT_PILLOW:
+    with headers.STRICT_PILLOW:
         try:
-            image, width, height = opened(kind, data)
-            check_decodable(image, width)
+            image, width, height = headers.opened(kind, data)
+            headers.check_decodable(image, width)
             mode = "RGBA" if image.has_transparency_data else image.mode
         except (*DECODER_ERRORS, MemoryError):
             return 0
-        copies = (colour and mode != "RGB") + (orientation_of(image) > 1) + (min(width, height) < 2 * short_side_px)
+        copies = (
+            (colour and mode != "RGB") + (headers.orientation_of(image) > 1) + (min(width, height) < 2 * short_side_px)
+        )
     per_pixel = _BYTES_PER_PIXEL[kind].get(mode, _BYTES_PER_PIXEL[kind][""]) + _BYTES_PER_COPY * copies
     return 0 if pixels_at_most is not None and width * height > pixels_at_most else width * height * per_pixel
 
@@ -179,7 +172,7 @@ def is_stored_as_found(
     """Whether `to_stored` leaves the bytes of an image as they are, by its header."""
     if 0 < resize_short_side_px < min(width, height):
         return False
-    return (not portable and kind != "heic") or (kind == "jpeg" and is_plain_jpeg(data))
+    return (not portable and kind != "heic") or (kind == "jpeg" and headers.is_plain_jpeg(data))
 
 
 def gray(pixels: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint8]:
@@ -194,7 +187,7 @@ def _upright(
 
     Raises one of `DECODER_ERRORS` where the image does not decode whole.
     """
-    orientation = orientation_of(image)
+    orientation = headers.orientation_of(image)
     of_jpeg = None if profile else _scaled_in_the_dct(image, data, colour=colour, short_side_px=short_side_px)
     if of_jpeg is not None:
         return _turned(of_jpeg, orientation), orientation
@@ -202,7 +195,7 @@ def _upright(
         image.draft("RGB" if colour else "L", (short_side_px, short_side_px))
     frame = _first_frame(image)
     is_turned = isinstance(image, TiffImagePlugin.TiffImageFile)  # alone by Pillow itself, while it loads
-    orientation = orientation if is_turned else orientation_of(image)  # a PNG may hold EXIF behind the pixels
+    orientation = orientation if is_turned else headers.orientation_of(image)  # a PNG may hold EXIF behind the pixels
     upright = _on_white(frame, colour=colour, short_side_px=short_side_px, profile=profile)
     upright.info = {}  # Pillow would write comments that it finds there
     is_upright = orientation == 1 or is_turned

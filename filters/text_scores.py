@@ -12,7 +12,6 @@ from numba import njit
 
 from altalign.filters import unicode_data, words
 from altalign.filters.bits import Bytes, Hashes, Longs, address_of
-from altalign.filters.one_caption import hash_of_word, words_of
 from altalign.filters.unicode_data import FOLD, LETTER, UnicodeTable
 from altalign.filters.utf8 import decode, entry_of
 
@@ -39,7 +38,7 @@ def rounded(values: npt.NDArray[np.floating]) -> Shares:
 
 def listed_hashes(lines: Collection[str]) -> Hashes:
     """The sorted hashes of the words in some lines: uint64[n]."""
-    return np.unique(np.array([hash_of_word(word) for line in lines for word in words_of(line)], np.uint64))
+    return np.unique(words.unigrams(words.scan(pa.array(lines, pa.string())))[1])
 
 
 def measure(captions: pa.StringArray, listed: Hashes) -> pa.Table:
@@ -47,7 +46,7 @@ def measure(captions: pa.StringArray, listed: Hashes) -> pa.Table:
     data, offsets = words.text_buffers(captions)
     counts, of_words = np.zeros((len(captions), 4), np.int64), np.zeros((len(captions), 3), np.int64)
     _count_characters(data, offsets, unicode_data.table(), counts)
-    scan = words.scan(captions, words.thread_scratch())
+    scan = words.scan(captions)
     room = np.zeros(int(np.diff(scan.ends, prepend=0).max(initial=0)) + 1, np.uint64)
     _count_words(scan.ngrams, scan.ends, listed, room, of_words)
     characters, digits, letters, capitals = counts.T

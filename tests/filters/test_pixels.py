@@ -456,24 +456,9 @@ def test_a_row_that_decoders_cannot_count_the_bits_of_is_damage_on_every_machine
 @pytest.mark.parametrize(
     ("kind", "mode", "per_pixel"),
     [
-        *[
-            ("jpeg", "RGB", 8),
-            ("png", "L", 1),
-            ("png", "RGB", 5),
-            ("png", "RGBA", 12),
-            ("png", "LA", 12),
-            ("png", "I;16", 7),
-            ("gif", "P", 2),
-        ],
-        *[
-            ("bmp", "RGB", 5),
-            ("tiff", "RGB", 8),
-            ("tiff", "F", 30),
-            ("avif", "RGB", 9),
-            ("avif", "RGBA", 16),
-            ("webp", "RGB", 16),
-            ("webp", "RGBA", 20),
-        ],
+        *[("jpeg", "RGB", 8), ("png", "L", 1), ("png", "RGB", 5), ("png", "RGBA", 12), ("png", "LA", 12)],
+        *[("png", "I;16", 7), ("gif", "P", 2), ("bmp", "RGB", 5), ("tiff", "RGB", 8), ("tiff", "F", 30)],
+        *[("avif", "RGB", 9), ("avif", "RGBA", 16), ("webp", "RGB", 16), ("webp", "RGBA", 20)],
     ],
 )
 def test_the_memory_that_decoding_takes_is_known_by_the_header(kind: str, mode: str, per_pixel: int) -> None:
