@@ -38,7 +38,7 @@ def rounded(values: npt.NDArray[np.floating]) -> Shares:
 
 def listed_hashes(lines: Collection[str]) -> Hashes:
     """The sorted hashes of the words in some lines: uint64[n]."""
-    return np.unique(words.unigrams(words.scan(pa.array(lines, pa.string())))[1])
+    return np.unique(words.unigrams(words.scan(pa.array(list(lines), pa.string())))[1])
 
 
 def measure(captions: pa.StringArray, listed: Hashes) -> pa.Table:
