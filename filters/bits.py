@@ -1,4 +1,3 @@
-# ruff: noqa: ARG001  (numba types a call by the names of the parameters; the code reads them from `arguments`)
 """Memory for kernels: loads and stores at an address, unaligned, little-endian and unchecked.
 
 Numba counts references at every call that passes an array, which costs more than most of our kernels do. So a kernel
@@ -8,6 +7,8 @@ that a helper in another file changed: after an edit here or in utf8.py, remove 
 """
 
 from collections.abc import Callable, Sequence
+from inspect import Parameter
+from inspect import Signature as Parameters
 from typing import Any, TypeAlias, cast
 
 import numpy as np
@@ -36,7 +37,6 @@ Hashes: TypeAlias = npt.NDArray[np.uint64]
 
 PADDING = 64  # bytes that may be read behind the last one
 BYTE, WORD, BYTES_64 = ir.IntType(8), ir.IntType(64), ir.VectorType(ir.IntType(8), 64)
-
 ALL = np.uint64(0xFFFFFFFFFFFFFFFF)
 LOW_BYTES = np.array([(1 << 8 * n) - 1 for n in range(9)], np.uint64)  # mask of the first n of 8 bytes
 
@@ -48,62 +48,79 @@ def on_all_lanes(builder: Builder, value: Any, count: int) -> ir.Value:
     return builder.shuffle_vector(lane, nothing, ir.Constant(ir.VectorType(ir.IntType(32), count), None))
 
 
-def _pointer(builder: Builder, arguments: Arguments, bits: int) -> ir.Value:
-    return builder.inttoptr(builder.add(arguments[0], arguments[1]), ir.IntType(bits).as_pointer())
+def _instruction(signature: Any, write: Callable[..., Any]) -> Any:
+    """A function for kernels, whose code `write(builder, *arguments)` writes."""
+
+    def codegen(context: Context, builder: Builder, _signature: Signature, arguments: Arguments) -> ir.Value:
+        value = write(builder, *arguments)
+        return context.get_dummy_value() if signature.return_type == types.void else value
+
+    def definition(*_kinds: Kind) -> Intrinsic:
+        return signature, codegen
+
+    names = ["context", *(f"argument_{place}" for place in range(len(signature.args)))]  # numba counts them
+    parameters = Parameters([Parameter(name, Parameter.POSITIONAL_OR_KEYWORD) for name in names])
+    definition.__signature__ = parameters  # pyright: ignore[reportFunctionMemberAccess]
+    return intrinsic(definition)
 
 
-def _loading(bits: int, kind: Kind) -> Any:
+def _pointer(builder: Builder, address: Any, at: Any, bits: int) -> ir.Value:
+    return builder.inttoptr(builder.add(address, at), ir.IntType(bits).as_pointer())
+
+
+def _loading(bits: int, kind: Any) -> Any:
     """`load(address, at)`: the number of so many bits from `address + at` on, the first byte in the low bits."""
-
-    @intrinsic
-    def load(_typing_context: object, address: Kind, at: Kind) -> Intrinsic:
-        def codegen(_context: Context, builder: Builder, _signature: Signature, arguments: Arguments) -> ir.Value:
-            return builder.zext(builder.load(_pointer(builder, arguments, bits), align=1), WORD)
-
-        return kind(types.intp, types.intp), codegen
-
-    return load
+    return _instruction(
+        kind(types.intp, types.intp),
+        lambda builder, *place: builder.zext(builder.load(_pointer(builder, *place, bits), align=1), WORD),
+    )
 
 
-def _storing(bits: int, kind: Kind) -> Any:
+def _storing(bits: int, kind: Any) -> Any:
     """`store(address, at, value)`: stores so many low bits of a value from `address + at` on, the low byte first."""
 
-    @intrinsic
-    def store(_typing_context: object, address: Kind, at: Kind, value: Kind) -> Intrinsic:
-        def codegen(context: Context, builder: Builder, _signature: Signature, arguments: Arguments) -> ir.Value:
-            number = builder.trunc(arguments[2], ir.IntType(bits))
-            builder.store(number, _pointer(builder, arguments, bits), align=1)
-            return context.get_dummy_value()
+    def write(builder: Builder, address: Any, at: Any, value: Any) -> None:
+        builder.store(builder.trunc(value, ir.IntType(bits)), _pointer(builder, address, at, bits), align=1)
 
-        return types.void(types.intp, types.intp, kind), codegen
-
-    return store
+    return _instruction(types.void(types.intp, types.intp, kind), write)
 
 
 def _comparing(operator: str) -> Any:
     """`compare(address, at, byte: uint8) -> uint64`: for which of 64 bytes it holds; bit 0 is the first."""
 
-    @intrinsic
-    def compare(_typing_context: object, address: Kind, at: Kind, byte: Kind) -> Intrinsic:
-        def codegen(_context: Context, builder: Builder, _signature: Signature, arguments: Arguments) -> ir.Value:
-            pointer = builder.bitcast(_pointer(builder, arguments, 8), BYTES_64.as_pointer())
-            chunk = builder.load(pointer, align=1)
-            every = on_all_lanes(builder, arguments[2], 64)
-            if operator == "&":
-                holds = builder.icmp_unsigned("!=", builder.and_(chunk, every), ir.Constant(BYTES_64, None))
-            else:
-                holds = builder.icmp_unsigned(operator, chunk, every)
-            return builder.bitcast(holds, WORD)
+    def write(builder: Builder, address: Any, at: Any, byte: Any) -> ir.Value:
+        pointer = builder.bitcast(_pointer(builder, address, at, 8), BYTES_64.as_pointer())
+        chunk, every = builder.load(pointer, align=1), on_all_lanes(builder, byte, 64)
+        if operator == "&":
+            holds = builder.icmp_unsigned("!=", builder.and_(chunk, every), ir.Constant(BYTES_64, None))
+        else:
+            holds = builder.icmp_unsigned(operator, chunk, every)
+        return builder.bitcast(holds, WORD)
 
-        return types.uint64(types.intp, types.intp, types.uint8), codegen
-
-    return compare
+    return _instruction(types.uint64(types.intp, types.intp, types.uint8), write)
 
 
 load8, load16, load32 = (_loading(bits, types.int64) for bits in (8, 16, 32))  # unsigned
 load64 = _loading(64, types.uint64)
 store8, store64 = _storing(8, types.int64), _storing(64, types.uint64)
 any_bit64, equal64, below64 = map(_comparing, ("&", "==", "<"))  # bytes that have one of the bits, equal, are less
+
+# `copy(to, source, size)`: from one address to another, which must not overlap; `fill(to, size, byte: uint8)`.
+copy = _instruction(
+    types.void(types.intp, types.intp, types.intp),
+    lambda builder, to, source, size: cgutils.raw_memcpy(
+        builder, *(builder.inttoptr(address, BYTE.as_pointer()) for address in (to, source)), size, 1
+    ),
+)
+fill = _instruction(
+    types.void(types.intp, types.intp, types.uint8),
+    lambda builder, to, size, byte: cgutils.memset(builder, builder.inttoptr(to, BYTE.as_pointer()), size, byte),
+)
+# `first_bit(bits: uint64)`: the place of the lowest bit that is set, 64 where none is; `count_bits(bits: uint64)`.
+first_bit = _instruction(
+    types.intp(types.uint64), lambda builder, bits: builder.cttz(bits, ir.Constant(ir.IntType(1), 0))
+)
+count_bits = _instruction(types.intp(types.uint64), lambda builder, bits: builder.ctpop(bits))
 
 
 @intrinsic
@@ -122,29 +139,6 @@ def load_index(address: int, k: Any) -> Any:
     return np.int64(load64(address, k * 8))
 
 
-@intrinsic
-def copy(_typing_context: object, to: Kind, source: Kind, size: Kind) -> Intrinsic:
-    """`copy(to, source, size)`: copies bytes from one address to another; the two must not overlap."""
-
-    def codegen(context: Context, builder: Builder, _signature: Signature, arguments: Arguments) -> ir.Value:
-        to, source = (builder.inttoptr(address, BYTE.as_pointer()) for address in arguments[:2])
-        cgutils.raw_memcpy(builder, to, source, arguments[2], 1)
-        return context.get_dummy_value()
-
-    return types.void(types.intp, types.intp, types.intp), codegen
-
-
-@intrinsic
-def fill(_typing_context: object, to: Kind, size: Kind, byte: Kind) -> Intrinsic:
-    """`fill(to, size, byte: uint8)`: stores the same byte `size` times."""
-
-    def codegen(context: Context, builder: Builder, _signature: Signature, arguments: Arguments) -> ir.Value:
-        cgutils.memset(builder, builder.inttoptr(arguments[0], BYTE.as_pointer()), arguments[1], arguments[2])
-        return context.get_dummy_value()
-
-    return types.void(types.intp, types.intp, types.uint8), codegen
-
-
 @njit(nogil=True)
 def first64(count: int) -> np.uint64:
     """Which of 64 bytes are among the first `count` (0 or more); bit 0 is the first."""
@@ -155,27 +149,3 @@ def first64(count: int) -> np.uint64:
 def between64(address: int, at: int, least: np.uint8, end: np.uint8) -> np.uint64:
     """Which of 64 bytes are at least `least` and less than `end`; bit 0 is the first."""
     return below64(address, at, end) & ~below64(address, at, least)
-
-
-@intrinsic
-def first_bit(_typing_context: object, bits: Kind) -> Intrinsic:
-    """`first_bit(bits: uint64) -> intp`: the place of the lowest bit that is set; 64 where none is."""
-    return types.intp(types.uint64), lambda _context, builder, _signature, arguments: builder.cttz(
-        arguments[0], ir.Constant(ir.IntType(1), 0)
-    )
-
-
-@intrinsic
-def count_bits(_typing_context: object, bits: Kind) -> Intrinsic:
-    """`count_bits(bits: uint64) -> intp`: the number of bits that are set."""
-    return types.intp(types.uint64), lambda _context, builder, _signature, arguments: builder.ctpop(arguments[0])
-
-
-@intrinsic
-def bit_length(_typing_context: object, bits: Kind) -> Intrinsic:
-    """`bit_length(bits: uint64) -> intp`: the place after the highest bit that is set; 0 where none is."""
-
-    def codegen(_context: object, builder: Builder, _signature: Signature, arguments: Arguments) -> ir.Value:
-        return builder.sub(ir.Constant(WORD, 64), builder.ctlz(arguments[0], ir.Constant(ir.IntType(1), 0)))
-
-    return types.intp(types.uint64), codegen

@@ -34,11 +34,9 @@ _BY_LENGTH = {64: "sha256", 40: "sha1", 32: "md5"}
 
 @dataclass(frozen=True, eq=False)
 class BlockList:
-    """The hashes of all lists of a run, in lower-case hex digits; those of PDQ as uint64[hashes, 4]."""
+    """The hashes of all lists of a run: those of bytes by kind, in lower-case hex digits; of PDQ, uint64[hashes, 4]."""
 
-    sha256: frozenset[str] = frozenset()
-    sha1: frozenset[str] = frozenset()
-    md5: frozenset[str] = frozenset()
+    digests: dict[str, frozenset[str]] = field(default_factory=dict)
     pdq: npt.NDArray[np.uint64] = field(default_factory=lambda: np.empty((0, 4), np.uint64))
 
     @classmethod
@@ -51,18 +49,18 @@ class BlockList:
                 if entry:
                     kind, digits = _hash(entry, where=f"{name} line {number}", of_urls=of_urls)
                     hashes[kind].add(digits)
-        pdq = np.frombuffer(bytes.fromhex("".join(sorted(hashes["pdq"]))), ">u8").astype(np.uint64).reshape(-1, 4)
-        return cls(frozenset(hashes["sha256"]), frozenset(hashes["sha1"]), frozenset(hashes["md5"]), pdq)
+        pdq = np.frombuffer(bytes.fromhex("".join(sorted(hashes.pop("pdq")))), ">u8").astype(np.uint64).reshape(-1, 4)
+        return cls({kind: frozenset(each) for kind, each in hashes.items() if each}, pdq)
 
     def __len__(self) -> int:
-        return len(self.sha256) + len(self.sha1) + len(self.md5) + len(self.pdq)
+        return sum(map(len, self.digests.values())) + len(self.pdq)
 
     def names(self, data: bytes, *, sha256: str = "") -> bool:
         """Whether a hash of these bytes is listed; `sha256` is theirs where it is known already."""
-        return (
-            (bool(self.sha256) and (sha256 or hashlib.sha256(data).hexdigest()) in self.sha256)
-            or (bool(self.sha1) and hashlib.sha1(data, usedforsecurity=False).hexdigest() in self.sha1)
-            or (bool(self.md5) and hashlib.md5(data, usedforsecurity=False).hexdigest() in self.md5)
+        known = {"sha256": sha256} if sha256 else {}
+        return any(
+            (known.get(kind) or hashlib.new(kind, data, usedforsecurity=False).hexdigest()) in listed
+            for kind, listed in self.digests.items()
         )
 
     def names_url(self, url: str) -> bool:

@@ -38,16 +38,6 @@ def longer(texts: pa.StringArray, *, bytes_at_most: int) -> np.ndarray:
     return lengths.to_numpy(zero_copy_only=False) > bytes_at_most
 
 
-def urls_too_long(*columns: pa.StringArray) -> np.ndarray:
-    """Whether any of these URLs is longer than `URL_BYTES`: bool[n]."""
-    return np.logical_or.reduce([longer(urls, bytes_at_most=URL_BYTES) for urls in columns])
-
-
-def is_left_out(objects: pa.StringArray) -> np.ndarray:
-    """Whether each object was too long: bool[n]."""
-    return pc.equal(objects.fill_null(""), pa.scalar(LEFT_OUT)).to_numpy(zero_copy_only=False)
-
-
 def extra(objects: pa.StringArray) -> pa.StringArray:
     """The same n JSON objects, `LEFT_OUT` in place of each that is longer than `EXTRA_BYTES`."""
     is_long = longer(objects, bytes_at_most=EXTRA_BYTES)

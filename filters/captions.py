@@ -1,7 +1,7 @@
 """Cleans captions: decodes entities, removes controls, makes text NFC and white space single spaces (product.md, 3).
 
-Most captions are clean as they come. One kernel reads every byte and finds the rows that are not; a batch without such
-rows is returned as it is. A second kernel mends rows where only spaces and controls are wrong; the rest is done here.
+Most captions are clean as they come. A kernel reads every byte and finds the rows that may not be, which `one_caption`
+cleans; a batch without such rows is returned as it is.
 """
 
 import re
@@ -9,26 +9,13 @@ from html.entities import html5
 from typing import Any, cast
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
-import unicodedata2
+import pyarrow.compute as pc
 from numba import njit
 
-from altalign.filters import one_caption, unicode_data
-from altalign.filters.bits import (
-    Bytes,
-    Longs,
-    address_of,
-    any_bit64,
-    below64,
-    between64,
-    copy,
-    count_bits,
-    equal64,
-    first64,
-    first_bit,
-    load8,
-    store8,
-)
+from altalign.filters import bits, one_caption, unicode_data
+from altalign.filters.bits import Bytes, Longs, address_of, below64, equal64
 from altalign.filters.unicode_data import COMBINING, CONTROL, NFC_CHECK, WHITE_SPACE, UnicodeTable
 from altalign.filters.utf8 import decode, entry_of, place_of
 from altalign.filters.words import text_buffers
@@ -42,7 +29,6 @@ WINDOWS_1252 = {
 }
 MOST_DIGITS = 7  # 1114111, the last code point, has so many
 REPLACEMENT = "\ufffd"
-BYTES_AT_MOST = (1 << 31) - 1  # what an Arrow string array holds
 
 
 def clean(captions: "pa.Array[Any]") -> pa.StringArray:
@@ -60,18 +46,19 @@ def clean(captions: "pa.Array[Any]") -> pa.StringArray:
     """
     captions = _strings(captions)
     data, offsets = text_buffers(captions)
-    needs = np.zeros(len(captions), np.uint8)
-    if not look(data, offsets, unicode_data.table(), needs):
+    is_doubtful = np.zeros(len(captions), bool)
+    if not _find_doubtful(data, offsets, unicode_data.table(), is_doubtful):
         return captions
-    fixed = _clean_texts(data, offsets, needs)
-    if not needs.any():
-        return captions
-    fixed_data = np.frombuffer(b"".join(fixed), np.uint8)
-    fixed_offsets = np.cumsum([0, *map(len, fixed)], dtype=np.int64)
-    out = np.empty(int(offsets[-1] - offsets[0]) + fixed_data.size, np.uint8)
-    out_offsets = np.empty(len(captions) + 1, np.int64)
-    size = rebuild(data, offsets, unicode_data.table(), needs, fixed_data, fixed_offsets, out, out_offsets)
-    return _array(out[:size], out_offsets)
+    rows = np.flatnonzero(is_doubtful)
+    texts, changed = list[str](), list[int]()
+    for row, start, end in zip(rows.tolist(), offsets[rows].tolist(), offsets[rows + 1].tolist(), strict=True):
+        stored = data[start:end].tobytes()
+        text = stored.decode(errors="replace")
+        cleaned = one_caption.clean(text)
+        if cleaned != text or (REPLACEMENT in text and cleaned.encode() != stored):
+            texts.append(cleaned)
+            changed.append(row)
+    return _with(captions, changed, texts)
 
 
 def decode_entities(captions: "pa.Array[Any]") -> pa.StringArray:
@@ -82,17 +69,9 @@ def decode_entities(captions: "pa.Array[Any]") -> pa.StringArray:
     captions = _strings(captions)
     data, offsets = text_buffers(captions)
     places = np.flatnonzero(data[offsets[0] : offsets[-1]] == ord("&")) + offsets[0]
-    rows = np.unique(np.searchsorted(offsets, places, side="right") - 1)
-    if not rows.size:
-        return captions
-    parts, copied = [], offsets[0]
-    lengths = np.diff(offsets)
-    for row in rows.tolist():
-        text = decode_entities_in(data[offsets[row] : offsets[row + 1]].tobytes().decode(errors="replace")).encode()
-        parts += [data[copied : offsets[row]].tobytes(), text]
-        copied, lengths[row] = offsets[row + 1], len(text)
-    parts.append(data[copied : offsets[-1]].tobytes())
-    return _array(np.frombuffer(b"".join(parts), np.uint8), np.cumsum([0, *lengths], dtype=np.int64))
+    rows = np.unique(np.searchsorted(offsets, places, side="right") - 1).tolist()
+    texts = [data[offsets[row] : offsets[row + 1]].tobytes().decode(errors="replace") for row in rows]
+    return _with(captions, rows, [decode_entities_in(text) for text in texts])
 
 
 def decode_entities_in(text: str) -> str:
@@ -116,185 +95,80 @@ def _character(reference: re.Match[str]) -> str:
     return WINDOWS_1252.get(point) or chr(point)
 
 
-def _clean_texts(data: Bytes, offsets: Longs, needs: Bytes) -> list[bytes]:
-    # The clean texts of the rows that need TEXT; rows that prove clean lose that need.
-    rows = np.flatnonzero(needs & TEXT)
-    texts, clean_rows, view = [], [], data.data
-    for row, start, end, need in zip(
-        rows.tolist(), offsets[rows].tolist(), offsets[rows + 1].tolist(), needs[rows].tolist(), strict=True
-    ):
-        stored = bytes(view[start:end])
-        text = stored.decode(errors="replace")
-        cleaned = one_caption.clean(text) if need & SPACES else unicodedata2.normalize("NFC", text)
-        if cleaned == text and (REPLACEMENT not in text or cleaned.encode() == stored):
-            clean_rows.append(row)
-        else:
-            texts.append(cleaned.encode())
-    needs[clean_rows] = 0
-    return texts
-
-
 def _strings(captions: "pa.Array[Any]") -> pa.StringArray:
-    # A string array without nulls; the same buffers if it is one already.
+    """A string array without nulls; the same buffers if it is one already."""
     if not pa.types.is_string(captions.type):
         captions = captions.cast(pa.string())
     return cast(pa.StringArray, captions.fill_null("") if captions.null_count else captions)
 
 
-def _array(data: Bytes, offsets: Longs) -> pa.StringArray:
-    if data.size > BYTES_AT_MOST:
-        raise ValueError(
-            f"captions of one batch hold {data.size} bytes, more than the {BYTES_AT_MOST} of an Arrow string array: "
-            "use smaller batches"
-        )
-    ends = pa.py_buffer(offsets.astype(np.int32).data)
-    return pa.StringArray.from_buffers(offsets.size - 1, ends, pa.py_buffer(data.data))
+def _with(captions: pa.StringArray, rows: list[int], texts: list[str]) -> pa.StringArray:
+    """The captions with other texts in some rows."""
+    if not rows:
+        return captions
+    mask = np.zeros(len(captions), bool)
+    mask[rows] = True
+    try:
+        return cast(Any, pc).replace_with_mask(captions, pa.array(mask), pa.array(texts, pa.string()))
+    except pa.ArrowCapacityError as error:
+        raise ValueError("captions of one batch hold more than 2 GiB: use smaller batches") from error
 
-
-# Kernels behind `clean`: they find the captions that need work and do its simple part ---------------------------------
-
-SPACES = 1  # the row has white space or controls to mend
-TEXT = 2  # the row may not be NFC, or is not UTF-8: it is left to Python
 
 # First bytes of U+00C0 to U+02FF and of U+0400 to U+047F, each range with the byte after its last. These code points
 # are in none of the classes that matter here.
-LATIN, LATIN_END, CYRILLIC, CYRILLIC_END = np.uint8(0xC3), np.uint8(0xCC), np.uint8(0xD0), np.uint8(0xD2)
-SPACE, DELETE, HIGH, FIRST_LEAD = np.uint8(0x20), np.uint8(0x7F), np.uint8(0x80), np.uint8(0xC0)
+_LATIN, _LATIN_END, _CYRILLIC, _CYRILLIC_END = np.uint8(0xC3), np.uint8(0xCC), np.uint8(0xD0), np.uint8(0xD2)
+_SPACE, _DELETE, _HIGH, _FIRST_LEAD = np.uint8(0x20), np.uint8(0x7F), np.uint8(0x80), np.uint8(0xC0)
+_ONE = np.uint64(1)
 
 
 @njit(nogil=True, cache=True)
-def look(data: Bytes, offsets: Longs, table: UnicodeTable, needs: Bytes) -> int:
-    """Fill `needs` (uint8[n]) with what each row needs: 0, SPACES, TEXT or both. Returns how many rows need anything.
-
-    Rows are the bytes of `data` between `offsets` (int64[n + 1]).
-    """
-    count, of_unicode = 0, (address_of(table.blocks), address_of(table.entries), address_of(table.combining))
+def _find_doubtful(data: Bytes, offsets: Longs, table: UnicodeTable, is_doubtful: npt.NDArray[np.bool_]) -> bool:
+    """Fill `is_doubtful` (bool[n]): rows that may not be clean, or are not UTF-8. Returns whether there are any."""
+    any_is, of_unicode = False, (address_of(table.blocks), address_of(table.entries), address_of(table.combining))
     edge = np.empty(128, np.uint8)  # copy of the last bytes, so that nothing behind them is read
     edge_from = max(0, data.size - 64)
-    copy(address_of(edge), address_of(data) + edge_from, data.size - edge_from)
-    for row in range(offsets.size - 1):
-        need = _look_at_row(address_of(data), data.size, address_of(edge), offsets[row], offsets[row + 1], *of_unicode)
-        needs[row] = need
-        count += need != 0
-    return count
+    bits.copy(address_of(edge), address_of(data) + edge_from, data.size - edge_from)
+    for row in range(len(is_doubtful)):
+        start, end = offsets[row], offsets[row + 1]
+        is_doubtful[row] = _is_doubtful(address_of(data), data.size, address_of(edge), start, end, *of_unicode)
+        any_is |= is_doubtful[row]
+    return any_is
 
 
 @njit(nogil=True)
-def _look_at_row(
+def _is_doubtful(
     data: int, size: int, edge: int, start: int, end: int, blocks: int, entries: int, combining: int
-) -> int:
-    need, stray = 0, 0  # stray: continuation bytes less those that code points have; 0 at the end if all is valid
-    last_mark = np.int64(0)  # end of the last combining mark << 8 | its class
-    before = np.uint64(1)  # the last byte was a space; the row's begin counts as one
+) -> bool:
+    stray = 0  # continuation bytes less those that code points have; 0 at the end if all is valid
+    mark_end, mark_class = np.int64(-1), np.int64(0)  # of the last combining mark
+    before = _ONE  # the last byte was a space; the row's begin counts as one
     for chunk in range(start, end, 64):
         source, base = (data, chunk) if chunk + 64 <= size else (edge, chunk - max(0, size - 64))
-        row = first64(end - chunk)
-        spaces = equal64(source, base, SPACE) & row
-        if (
-            below64(source, base, SPACE) | equal64(source, base, DELETE) | (spaces & (spaces << np.uint64(1) | before))
-        ) & row:
-            need |= SPACES
+        row = bits.first64(end - chunk)
+        spaces = equal64(source, base, _SPACE) & row
+        controls = (below64(source, base, _SPACE) | equal64(source, base, _DELETE)) & row
+        if controls | spaces & (spaces << _ONE | before):
+            return True
         before = spaces >> np.uint64(63)
-        high = any_bit64(source, base, HIGH) & row
+        high = bits.any_bit64(source, base, _HIGH) & row
         if high == 0:
             continue
-        leads = ~below64(source, base, FIRST_LEAD) & high
-        stray += count_bits(high ^ leads)
-        plain = (between64(source, base, LATIN, LATIN_END) | between64(source, base, CYRILLIC, CYRILLIC_END)) & (
-            high ^ leads
-        ) >> np.uint64(1)
-        stray -= count_bits(plain)
+        leads = ~below64(source, base, _FIRST_LEAD) & high
+        plain = bits.between64(source, base, _LATIN, _LATIN_END)
+        plain = (plain | bits.between64(source, base, _CYRILLIC, _CYRILLIC_END)) & (high ^ leads) >> _ONE
+        stray += bits.count_bits(high ^ leads) - bits.count_bits(plain)
         leads &= ~plain
         while leads:
-            at = chunk + first_bit(leads)
-            leads &= leads - np.uint64(1)
+            at = chunk + bits.first_bit(leads)
+            leads &= leads - _ONE
             point, length = decode(data, at, end)
             stray -= length - 1
             entry = entry_of(point, blocks, entries)
-            if point < 0:
-                need |= TEXT
-            elif entry & (CONTROL | WHITE_SPACE | NFC_CHECK | COMBINING):
-                need_here, last_mark = _look_at_point(entry, point, at, length, last_mark, blocks, combining)
-                need |= need_here
-    if end > start and load8(data, end - 1) == SPACE:
-        need |= SPACES
-    return need | TEXT if stray or (need and last_mark) else need  # a control between two marks hides their order
-
-
-@njit(nogil=True)
-def _look_at_point(
-    entry: int, point: int, at: int, size: int, last_mark: int, blocks: int, combining: int
-) -> tuple[int, int]:
-    # What a code point of some class needs, and the new `last_mark`. UAX #15, section 9: quick check, order of marks.
-    if entry & (CONTROL | WHITE_SPACE):
-        return SPACES, last_mark
-    need = TEXT if entry & NFC_CHECK else 0
-    if entry & COMBINING:
-        order = load8(combining, place_of(point, blocks))
-        if last_mark >> 8 == at and order < last_mark & 0xFF:
-            need = TEXT
-        last_mark = (at + size) << 8 | order
-    return need, last_mark
-
-
-@njit(nogil=True, cache=True)
-def rebuild(
-    data: Bytes,
-    offsets: Longs,
-    table: UnicodeTable,
-    needs: Bytes,
-    fixed: Bytes,
-    fixed_offsets: Longs,
-    out: Bytes,
-    out_offsets: Longs,
-) -> int:
-    """Write clean rows; returns the number of bytes written.
-
-    A row is copied as it is, or has its spaces mended, or (where it needs TEXT) is the next row of `fixed`.
-    Shapes: out uint8[bytes of data and fixed], out_offsets int64[n + 1].
-    """
-    to, of_fixed, row = 0, 0, 0
-    source, target = address_of(data), address_of(out)
-    blocks, entries = address_of(table.blocks), address_of(table.entries)
-    out_offsets[0] = 0
-    while row < needs.size:
-        if needs[row] & TEXT:
-            start, end = fixed_offsets[of_fixed], fixed_offsets[of_fixed + 1]
-            copy(target + to, address_of(fixed) + start, end - start)
-            to += end - start
-            of_fixed += 1
-        elif needs[row]:
-            to = _mend(source, offsets[row], offsets[row + 1], blocks, entries, target, to)
-        else:
-            first = row
-            while row + 1 < needs.size and needs[row + 1] == 0:
-                row += 1
-            for i in range(first, row):
-                out_offsets[i + 1] = to + offsets[i + 1] - offsets[first]
-            start, end = offsets[first], offsets[row + 1]
-            copy(target + to, source + start, end - start)
-            to += end - start
-        out_offsets[row + 1] = to
-        row += 1
-    return to
-
-
-@njit(nogil=True)
-def _mend(data: int, at: int, end: int, blocks: int, entries: int, out: int, to: int) -> int:
-    # Copies a row of valid UTF-8 without its controls; runs of white space become one space, or none at the ends of the
-    # row. Returns where the copy ends.
-    begin, pending = to, False
-    while at < end:
-        point, size = decode(data, at, end)
-        entry = entry_of(point, blocks, entries)
-        if entry & WHITE_SPACE:
-            pending = to > begin
-        elif not entry & CONTROL:
-            if pending:
-                store8(out, to, SPACE)
-                to += 1
-                pending = False
-            copy(out + to, data + at, size)
-            to += size
-        at += size
-    return to
+            if point < 0 or entry & (CONTROL | WHITE_SPACE | NFC_CHECK):
+                return True
+            if entry & COMBINING:  # UAX #15, section 9: marks side by side are in the order of their classes
+                order = bits.load8(combining, place_of(point, blocks))
+                if mark_end == at and order < mark_class:
+                    return True
+                mark_end, mark_class = at + length, order
+    return stray != 0 or (end > start and bits.load8(data, end - 1) == _SPACE)

@@ -12,7 +12,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from altalign.filters import words
-from altalign.filters.one_caption import BIGRAM, MIX_1, MIX_2, STEP_1
+from altalign.filters.word_kernels import BIGRAM, MIX_1, MIX_2, STEP_1
 
 WORDS_AT_MOST = 8  # of an entry; longer ones are refused by `Entries.from_lines`
 _ROWS = 8_192  # whose n-grams are in memory at a time
@@ -61,12 +61,7 @@ def match(captions: pa.StringArray, entries: Entries) -> Matches:
 
 def _ngrams(texts: pa.StringArray, *, at_most: int = WORDS_AT_MOST, whole: bool = False) -> tuple[Numbers, Hashes, int]:
     """Rows and hashes of all n-grams of up to so many words, and the longest n; with `whole`, only of all words."""
-    scan = words.scan(texts, words.thread_scratch())
-    starts = np.r_[0, scan.ends[:-1]] if len(texts) else np.zeros(0, np.int64)
-    rows = np.repeat(np.arange(len(texts)), scan.ends - starts)
-    place = np.arange(len(rows)) - starts[rows]
-    is_word = (place == 0) | (place % 2 == 1)  # a bigram comes after the word that ends it
-    rows, word = rows[is_word], scan.ngrams[is_word].copy()
+    rows, word = words.unigrams(words.scan(texts))
     size = np.bincount(rows, minlength=len(texts))
     of_rows, of_hashes, longest, hashes = list[Numbers](), list[Hashes](), 0, word
     for n in range(1, at_most + 1):

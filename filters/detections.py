@@ -86,13 +86,21 @@ def detected(outputs: list[Floats], detector: Detector) -> Found:
         column = scores[:, detector.scores_column]
     except IndexError:
         raise ValueError(f"scores of {scores.shape[1]} columns, and number {detector.scores_column} is meant") from None
-    corners = _corners(boxes[:, :4], detector)
+    first, second = boxes[:, :2], boxes[:, 2:4]
+    if not detector.corners:
+        first, second = first - second / 2, first + second / 2
+    height, width = detector.height_and_width if detector.unit == "pixels" else (1, 1)
+    of_image = np.array([width, height, width, height], np.float32)
+    corners = np.clip(np.concatenate([first, second], axis=1) / of_image, 0, 1).astype(np.float32)
     with np.errstate(invalid="ignore"):
         sides = corners[:, 2:] - corners[:, :2]
         counts = np.flatnonzero((column >= detector.score_at_least) & (sides > 0).all(axis=1))
-    kept = list[int]()
+    kept, areas = list[int](), sides.prod(axis=1)
     for box in counts[np.argsort(-column[counts], kind="stable")][:BOXES_AT_MOST].tolist():
-        if not kept or _overlaps(corners[box], corners[kept]).max() <= detector.overlap_at_most:
+        others = corners[kept]
+        shared = np.minimum(corners[box, 2:], others[:, 2:]) - np.maximum(corners[box, :2], others[:, :2])
+        both = np.clip(shared, 0, None).prod(axis=1)
+        if (both / (areas[box] + areas[kept] - both) <= detector.overlap_at_most).all():
             kept.append(box)
     grid = np.zeros((_GRID, _GRID), bool)
     for left, top, right, bottom in np.rint(corners[kept] * _GRID).astype(int).tolist():
@@ -106,21 +114,3 @@ def _rows(output: Floats) -> Floats:
     if values.ndim < 2 or values.size != int(np.prod(values.shape[-2:])):
         raise ValueError(f"an output of shape {values.shape}, where rows of one image are meant")
     return values.reshape(values.shape[-2:])
-
-
-def _corners(boxes: Floats, detector: Detector) -> Floats:
-    """Left, top, right and bottom as shares of the image, from 0 to 1."""
-    first, second = boxes[:, :2], boxes[:, 2:]
-    if not detector.corners:
-        first, second = first - second / 2, first + second / 2
-    height, width = detector.height_and_width if detector.unit == "pixels" else (1, 1)
-    sides = np.array([width, height, width, height], np.float32)
-    return np.clip(np.concatenate([first, second], axis=1) / sides, 0, 1).astype(np.float32)
-
-
-def _overlaps(box: Floats, others: Floats) -> Floats:
-    """The intersection of a box with each of others, by their union."""
-    sides = np.minimum(box[2:], others[:, 2:]) - np.maximum(box[:2], others[:, :2])
-    both = np.clip(sides, 0, None).prod(axis=1)
-    areas = (others[:, 2:] - others[:, :2]).prod(axis=1)
-    return both / ((box[2:] - box[:2]).prod() + areas - both)

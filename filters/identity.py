@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numba import njit
 
-from altalign.filters.bits import ALL, Bytes, Hashes, Longs, address_of, copy, fill, load8, load64
+from altalign.filters.bits import ALL, Bytes, Hashes, Longs, address_of, copy, load8, load64
 from altalign.filters.words import HASH_VERSION, text_buffers
 
 IMAGE_HASH_VERSION = 1  # version of `image_hash`
@@ -28,7 +28,7 @@ def image_hash(identities: pa.StringArray) -> Hashes:
 
 def image_ids(identities: pa.StringArray) -> Bytes:
     """image_id of every row, uint8[n, 16]; the bytes sort as their hex does. A null identity counts as empty."""
-    return _digests(identities, pa.array([], pa.string()))
+    return _digests(identities, None)
 
 
 def ids(identities: pa.StringArray, captions: pa.StringArray) -> tuple[Bytes, Bytes]:
@@ -62,12 +62,12 @@ def hexed(rows: Bytes, is_known: pa.BooleanArray | None = None) -> pa.StringArra
     return pc.if_else(is_known, texts, pa.scalar(None, pa.string()))
 
 
-def _digests(identities: pa.StringArray, captions: pa.StringArray) -> Bytes:
-    """Digests of identities and captions, uint8[n, 16]; without captions, of identities alone."""
-    first = cast(pa.StringArray, identities.fill_null("")) if identities.null_count else identities
+def _digests(identities: pa.StringArray, captions: pa.StringArray | None) -> Bytes:
+    """Digests of identity, zero byte and caption, uint8[n, 16]; without captions, of identities alone."""
+    first = text_buffers(cast(pa.StringArray, identities.fill_null("")) if identities.null_count else identities)
+    second = (first[0], np.zeros_like(first[1])) if captions is None else text_buffers(captions)
     digests = np.empty((len(identities), 2), np.uint64)
-    (data, offsets), (second, ends) = text_buffers(first), text_buffers(captions)
-    hash_rows(data, offsets, second, ends if len(captions) else ends[:0], digests)
+    _digest_rows(*first, *second, 0 if captions is None else 1, digests)
     return digests.view(np.uint8).reshape(-1, 16)
 
 
@@ -79,30 +79,26 @@ def _hash_rows(data: Bytes, offsets: Longs, hashes: Hashes) -> None:
         at, end = offsets[row], offsets[row + 1]
         size = end - at
         h = np.uint64(size) * np.uint64(0x9E3779B97F4A7C15) + np.uint64(0x2545F4914F6CDD1D)
-        while at + 8 <= end:
-            h = _step(h ^ load64(address, at))
+        while at < end:
+            if at + 8 <= end:
+                word = load64(address, at)
+            elif size >= 8:  # reads the last 8 bytes: memory may end with the text
+                word = load64(address, end - 8) >> np.uint64(8 * (at + 8 - end))
+            else:
+                word = np.uint64(0)
+                for i in range(size):
+                    word |= np.uint64(load8(address, at + i)) << np.uint64(8 * i)
+            h ^= word
+            h = (h ^ (h >> np.uint64(33))) * np.uint64(0xFF51AFD7ED558CCD)
+            h = (h ^ (h >> np.uint64(33))) * np.uint64(0xC4CEB9FE1A85EC53)
+            h ^= h >> np.uint64(33)
             at += 8
-        rest = end - at
-        if rest and size >= 8:  # reads the last 8 bytes: memory may end with the text
-            h = _step(h ^ (load64(address, end - 8) >> np.uint64(64 - 8 * rest)))
-        elif rest:
-            word = np.uint64(0)
-            for i in range(rest):
-                word |= np.uint64(load8(address, at + i)) << np.uint64(8 * i)
-            h = _step(h ^ word)
         hashes[row] = h
-
-
-@njit(nogil=True)
-def _step(h: np.uint64) -> np.uint64:
-    h = (h ^ (h >> np.uint64(33))) * np.uint64(0xFF51AFD7ED558CCD)
-    h = (h ^ (h >> np.uint64(33))) * np.uint64(0xC4CEB9FE1A85EC53)
-    return h ^ (h >> np.uint64(33))
 
 
 # BLAKE2b-128 (RFC 7693) of many short messages: `hashlib` gives the same digests, at twice the time -------------------
 
-BLOCK_BYTES, BLOCK_WORDS = 128, 16
+_BLOCK_BYTES, _BLOCK_WORDS = 128, 16
 # RFC 7693, section 2.6: the fractional parts of the square roots of the first eight primes
 _IV = np.array([isqrt(prime << 128) & (2**64 - 1) for prime in (2, 3, 5, 7, 11, 13, 17, 19)], np.uint64)
 _START = _IV ^ np.array([0x01010010] + [0] * 7, np.uint64)  # fan-out 1, depth 1, no key, digest of 16 bytes
@@ -130,8 +126,7 @@ def _mix(a: Any, b: Any, c: Any, d: Any, x: Any, y: Any) -> tuple[Any, Any, Any,
     a = a + b + y
     d = _turned(d ^ a, 16)
     c = c + d
-    b = _turned(b ^ c, 63)
-    return a, b, c, d
+    return a, _turned(b ^ c, 63), c, d
 
 
 @njit(nogil=True)
@@ -155,30 +150,29 @@ def _compress(state: Hashes, m: Hashes, size: np.uint64, last: np.uint64) -> Non
 
 
 @njit(nogil=True, cache=True)
-def hash_rows(first: Bytes, first_offsets: Longs, second: Bytes, second_offsets: Longs, digests: Hashes) -> None:
-    """Fill `digests` (uint64[n, 2], little-endian) with those of n messages.
+def _digest_rows(
+    first: Bytes, first_offsets: Longs, second: Bytes, second_offsets: Longs, zeros: int, digests: Hashes
+) -> None:
+    """Fill `digests` (uint64[n, 2], little-endian) with those of n messages: `first`, so many zero bytes, `second`.
 
-    A message is `first`, a zero byte and `second`, or `first` alone where `second_offsets` is empty. Parts are bytes
-    between offsets (int64[n + 1]).
+    Parts are bytes between offsets (int64[n + 1]).
     """
     first_at, second_at = address_of(first), address_of(second)
-    state, words = np.empty(8, np.uint64), np.empty(BLOCK_WORDS, np.uint64)
+    state, words = np.empty(8, np.uint64), np.empty(_BLOCK_WORDS, np.uint64)
     for row in range(len(digests)):
         first_size = first_offsets[row + 1] - first_offsets[row]
-        second_size = second_offsets[row + 1] - second_offsets[row] if second_offsets.size else -1
-        size = first_size + 1 + second_size
-        blocks = max(1, -(-size // BLOCK_BYTES))
-        if BLOCK_WORDS * blocks > len(words):
-            words = np.empty(2 * BLOCK_WORDS * blocks, np.uint64)
+        second_size = second_offsets[row + 1] - second_offsets[row]
+        size = first_size + zeros + second_size
+        blocks = max(1, -(-size // _BLOCK_BYTES))
+        if _BLOCK_WORDS * blocks > len(words):
+            words = np.empty(2 * _BLOCK_WORDS * blocks, np.uint64)
+        words[: _BLOCK_WORDS * blocks] = 0
         at = address_of(words)
-        fill(at + BLOCK_BYTES * (blocks - 1), BLOCK_BYTES, np.uint8(0))  # what follows the message
         copy(at, first_at + first_offsets[row], first_size)
-        if second_size >= 0:
-            fill(at + first_size, 1, np.uint8(0))
-            copy(at + first_size + 1, second_at + second_offsets[row], second_size)
+        copy(at + first_size + zeros, second_at + second_offsets[row], second_size)
         state[:] = _START
         for block in range(blocks):
             is_last = block == blocks - 1
-            end = np.uint64(size if is_last else BLOCK_BYTES * (block + 1))
-            _compress(state, words[BLOCK_WORDS * block :], end, ALL if is_last else np.uint64(0))
+            end = np.uint64(size if is_last else _BLOCK_BYTES * (block + 1))
+            _compress(state, words[_BLOCK_WORDS * block :], end, ALL if is_last else np.uint64(0))
         digests[row, 0], digests[row, 1] = state[0], state[1]

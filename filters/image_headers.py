@@ -9,7 +9,6 @@ import io
 import re
 import threading
 import warnings
-from collections.abc import Mapping
 from contextlib import ExitStack
 from functools import cache
 from typing import Any
@@ -28,7 +27,7 @@ from PIL import (
 )
 
 from altalign.filters import readable
-from altalign.filters.decoder_errors import DECODER_ERRORS
+from altalign.filters.readable import DECODER_ERRORS
 
 # Ours. Above 33 million, Pillow cannot count the bits of a row; and run lengths of BMP may skip 255 rows in two bytes.
 ROW_AT_MOST_PX = 1 << 20
@@ -36,7 +35,7 @@ ROW_AT_MOST_PX = 1 << 20
 _NO_LIMIT = 1 << 62  # pixels: the limits are our callers'
 
 # `sniff` chooses the plug-in: Pillow does not try forty others, and no file extension can mislead it.
-_OPENERS: Mapping[str, type[ImageFile.ImageFile]] = {
+_OPENERS: dict[str, type[ImageFile.ImageFile]] = {
     "jpeg": JpegImagePlugin.JpegImageFile,
     "png": PngImagePlugin.PngImageFile,
     "webp": WebPImagePlugin.WebPImageFile,
@@ -51,23 +50,20 @@ HAS_HEIF = importlib.util.find_spec("pillow_heif") is not None
 _HEIC = re.compile(rb"....ftyp(hei[cxms]|hev[cxms]|mif1|msf1)", re.DOTALL)
 
 # Formats that are not read: name, what reads it, and how its files begin.
+_SVG = rb"(?s)(\xef\xbb\xbf)?\s*(?><!--.*?-->\s*|<(\?|!(?!--))[^<]*)*<svg\b"
 _UNREAD = [
     ("HEIC", "pillow-heif or heif-convert, or install the extra heif", _HEIC),
     ("JPEG 2000", "Pillow or opj_decompress", re.compile(rb"\0\0\0\x0cjP  \r\n|\xff\x4f\xff\x51")),
     ("JPEG XL", "djxl", re.compile(rb"\0\0\0\x0cJXL \r\n|\xff\x0a")),
-    (
-        "SVG",
-        "rsvg-convert or Inkscape",
-        re.compile(rb"(?s)(\xef\xbb\xbf)?\s*(?><!--.*?-->\s*|<(\?|!(?!--))[^<]*)*<svg\b"),
-    ),
+    ("SVG", "rsvg-convert or Inkscape", re.compile(_SVG)),
 ]
 _CODED = (0xC0, 0xC1, 0xC2)  # frames of JPEG: baseline, extended, progressive; all else is arithmetic or lossless
 _GIF_HEAD_BYTES = 1 << 20  # ours
 # Sizes of the header that follows the file's own: a text that begins with BM is no image.
 _BMP_HEADERS = (12, 16, 40, 52, 56, 64, 108, 124)
 _AVIF_BRANDS = (b"avif", b"avis")
-_TIFF_COMPRESSIONS = {"raw", "packbits", "tiff_lzw", "tiff_deflate", "tiff_adobe_deflate", "tiff_jpeg"}
-_TIFF_COMPRESSIONS |= {"jpeg", "lzma", "zstd", "webp"}
+_TIFF_COMPRESSIONS = {"raw", "packbits", "tiff_lzw", "tiff_deflate", "tiff_adobe_deflate", "tiff_jpeg", "jpeg", "lzma"}
+_TIFF_COMPRESSIONS |= {"zstd", "webp"}
 
 
 def sniff(data: bytes) -> str | None:
@@ -112,21 +108,34 @@ def opened(kind: str, data: bytes) -> tuple[ImageFile.ImageFile, int, int]:
     """
     if kind == "gif":
         _check_gif(data)
-    image = _mended(kind, data)
-    return image, *_stored_size(image)
+    image = _open(kind, data)
+    width, height = image.size
+    if isinstance(image, TiffImagePlugin.TiffImageFile) and orientation_of(image) >= 5:  # Pillow swaps them
+        width, height = height, width
+    if min(width, height) < 1:
+        raise ValueError(f"an image of {width} x {height} pixels")
+    return image, width, height
 
 
-def _mended(kind: str, data: bytes) -> ImageFile.ImageFile:
+def _open(kind: str, data: bytes) -> ImageFile.ImageFile:
     """The image of a file as Pillow reads it right."""
     if kind == "png":
         data, profile = readable.png(data)
         image = PngImagePlugin.PngImageFile(io.BytesIO(data))
         image.info["icc_profile"] = profile
-        _scale_transparency(image)
+        # the clear colour in 8 bits, as Pillow scales the pixels
+        rawmode, clear = (image.tile[0].args if image.tile else None), image.info.get("transparency")
+        if isinstance(clear, int) and rawmode in ("L;2", "L;4"):
+            image.info["transparency"] = clear % 4 * 85 if rawmode == "L;2" else clear % 16 * 17
+        elif isinstance(clear, tuple) and rawmode == "RGB;16B":
+            image.info["transparency"] = tuple(channel >> 8 for channel in clear)
         return image
+    if kind == "heic":  # libheif turns images itself, and decodes no more pixels than the header says
+        import pillow_heif
+
+        pillow_heif.options.DECODE_THREADS = 1
+        return pillow_heif.HeifImageFile(io.BytesIO(data))
     try:
-        if kind == "heic":
-            return _heif_opener()(io.BytesIO(data))
         image = _OPENERS[kind](io.BytesIO(readable.bmp(data) if kind == "bmp" else data))
     except DECODER_ERRORS:
         if kind != "jpeg":
@@ -136,24 +145,6 @@ def _mended(kind: str, data: bytes) -> ImageFile.ImageFile:
         # what its first frame does not cover is clear, whatever the file says
         image.rawmode = image._mode = "RGBA"  # pyright: ignore[reportPrivateUsage] (no other way to say so)
     return image
-
-
-@cache
-def _heif_opener() -> type[ImageFile.ImageFile]:
-    """Pillow's plug-in of libheif, which turns images itself, and decodes no more pixels than the header says."""
-    import pillow_heif
-
-    pillow_heif.options.DECODE_THREADS = 1
-    return pillow_heif.HeifImageFile
-
-
-def _scale_transparency(image: PngImagePlugin.PngImageFile) -> None:
-    """The clear colour of a PNG in 8 bits, as Pillow scales its pixels."""
-    rawmode, clear = (image.tile[0].args if image.tile else None), image.info.get("transparency")
-    if isinstance(clear, int) and rawmode in ("L;2", "L;4"):
-        image.info["transparency"] = clear % 4 * 85 if rawmode == "L;2" else clear % 16 * 17
-    elif isinstance(clear, tuple) and rawmode == "RGB;16B":
-        image.info["transparency"] = tuple(channel >> 8 for channel in clear)
 
 
 def check_decodable(image: ImageFile.ImageFile, width: int) -> None:
@@ -214,16 +205,13 @@ def words_of(error: BaseException) -> str:
 class _StrictPillow:
     """A `with` block in which Pillow decodes as strictly as we do, and no decoder prints or warns.
 
-    Pillow's limit of pixels, its half-read files and its threads are variables of its modules. Every first block sets
-    them, and nobody puts them back: another thread may be between two lines that read them. The process's warning
-    filters and libtiff's handlers are restored when the last block ends. Code that opens many images holds one block
-    around them all, so as not to pay for this with each.
+    Pillow's limit of pixels, its half-read files and its threads are variables of its modules, which the first block
+    sets and nobody puts back: another thread may be between two lines that read them. The process's warning filters and
+    libtiff's handlers are restored when the last block ends. Code that opens many images holds one block around them.
     """
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._blocks = 0
-        self._before = ExitStack()
+        self._lock, self._blocks, self._before = threading.Lock(), 0, ExitStack()
 
     def __enter__(self) -> None:
         with self._lock:
@@ -249,26 +237,13 @@ STRICT_PILLOW = _StrictPillow()
 
 @cache
 def _setters_of_tiff_handlers() -> list[Any]:
-    """Functions that set libtiff's handlers of errors and warnings, and return the handler that was set before.
-
-    The default handlers print. The list is empty where Pillow's build hides the functions.
-    """
+    """Functions that set libtiff's handlers, which print, and return those before; none where Pillow hides them."""
     library = ctypes.CDLL(Image.core.__file__)  # finds symbols of the libraries that it loads, too
     functions = [getattr(library, name, None) for name in ("TIFFSetErrorHandler", "TIFFSetWarningHandler")]
     setters = [setter for setter in functions if setter is not None]
     for setter in setters:
         setter.argtypes, setter.restype = [ctypes.c_void_p], ctypes.c_void_p
     return setters
-
-
-def _stored_size(image: ImageFile.ImageFile) -> tuple[int, int]:
-    """Width and height of the first frame as stored; where Pillow swaps them for a TIFF's orientation, swaps back."""
-    width, height = image.size
-    if isinstance(image, TiffImagePlugin.TiffImageFile) and orientation_of(image) >= 5:
-        width, height = height, width
-    if min(width, height) < 1:
-        raise ValueError(f"an image of {width} x {height} pixels")
-    return width, height
 
 
 def _check_gif(data: bytes) -> None:

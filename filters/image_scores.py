@@ -46,12 +46,11 @@ def measure(pixels: Pixels) -> Measured:
     luma = np.asarray(image.convert("L"))
     share = np.bincount(luma.ravel(), minlength=256) / luma.size
     share = share[share > 0]
-    entropy = float(-(share * np.log2(share)).sum())
     same, pairs = int((luma[:, 1:] == luma[:, :-1]).sum()), luma[:, 1:].size
     colour = _colour(np.asarray(image.convert("RGB")).astype(np.int32))
     return Measured(
         sharpness=round(_sharpness(luma.astype(np.int32)) * _STEPS) / _STEPS,
-        entropy=round(entropy * _STEPS) / _STEPS,
+        entropy=round(float(-(share * np.log2(share)).sum()) * _STEPS) / _STEPS,
         flatness=round(same / pairs * STEPS) / STEPS if pairs else 1.0,
         colour=round(colour * _STEPS) / _STEPS,
     )

@@ -1,9 +1,10 @@
-"""The scripts that languages are written in, for a veto: a label whose language has another script is not believed.
+"""Models of languages, and a veto: a label whose language is written in another script is not believed.
 
-By ISO 639 and the codes of Wikipedia, as lid.176 labels them. The scripts are Unicode's names. A language that is not
-listed is never vetoed.
+The scripts of languages are by ISO 639 and the codes of Wikipedia, as lid.176 labels them; their names are Unicode's.
+A language that is not listed is never vetoed.
 """
 
+import struct
 from functools import cache
 from pathlib import Path
 from typing import Any, cast
@@ -124,3 +125,49 @@ def _fill_main_scripts(
                 letters[script_of[point]] += 1
         letters[0] = 0  # no script of its own
         main[row] = letters.argmax()
+
+
+# fastText's files -----------------------------------------------------------------------------------------------------
+
+_MAGIC, _SUPERVISED = 793712314, 3
+_ARGUMENTS_END = 64  # magic, version, twelve integers, a double
+_CENTROIDS_BYTES = 256 * 4  # of each dimension
+
+
+class ModelFileError(ValueError):
+    """The bytes are no whole classifier; the words say why."""
+
+
+def check_model(data: bytes) -> None:
+    """Refuse by ModelFileError what is no whole classifier that fastText saved (.bin, or quantized .ftz).
+
+    fastText itself reads on where a file has ended, and predicts from what happens to be in memory. So a file's length
+    is compared with what its headers say: those of fastText 0.9 (src/args.cc, dictionary.cc, densematrix.cc,
+    quantmatrix.cc, productquantizer.cc), little-endian.
+    """
+    if not data.startswith(struct.pack("<i", _MAGIC)):
+        raise ModelFileError("its first bytes are not those of fastText")
+    try:
+        if struct.unpack_from("<2i12i", data)[2 + 7] != _SUPERVISED:
+            raise ModelFileError("word vectors, not a classifier")
+        entries, _, _, _, pruned = struct.unpack_from("<3i2q", data, _ARGUMENTS_END)
+        at = _ARGUMENTS_END + struct.calcsize("<3i2q")
+        for _ in range(entries):  # a word, a zero byte, its count and kind
+            at = data.index(b"\0", at) + 10
+        at += 8 * max(0, pruned)
+        is_quantized = bool(data[at])
+        at = _end_of_matrix(data, at + 1, is_quantized=is_quantized)
+        end = _end_of_matrix(data, at + 1, is_quantized=is_quantized and bool(data[at]))
+    except (struct.error, ValueError, IndexError) as error:
+        raise error if isinstance(error, ModelFileError) else ModelFileError("its headers are cut or damaged") from None
+    if end != len(data):
+        raise ModelFileError(f"it has {len(data):,} bytes, and its headers say {end:,}: it is cut or damaged")
+
+
+def _end_of_matrix(data: bytes, at: int, *, is_quantized: bool) -> int:
+    if not is_quantized:
+        rows, columns = struct.unpack_from("<2q", data, at)
+        return at + 16 + 4 * rows * columns
+    has_norms, rows, columns, codes = struct.unpack_from("<?2qi", data, at)
+    at += 21 + codes + 16 + columns * _CENTROIDS_BYTES
+    return at + rows + 16 + _CENTROIDS_BYTES if has_norms else at

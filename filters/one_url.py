@@ -19,31 +19,26 @@ def request_urls(url: str) -> list[str]:
 
     Of one without a scheme, as pages have them, both: by http and by https.
     """
-    return [text for scheme in _schemes(url) if (text := _asked(scheme + url.strip(WHITE_SPACE)))]
+    asked = list[str]()
+    for parts in _parts(url):
+        if parts.protocol in _SCHEMES:
+            parts.username = parts.password = ""
+            parts.hostname = parts.hostname.rstrip(".")
+            asked.append(parts.href.partition("#")[0])
+    return asked
 
 
 def host_of(url: str) -> str:
     """The host of a URL of any scheme, in lower case and Punycode without a final dot; empty where it has none."""
+    return next((parts.hostname.rstrip(".") for parts in _parts(url)), "")
+
+
+def _parts(url: str) -> list[ada_url.URL]:
     try:
-        return ada_url.URL(_schemes(url)[0] + url.strip(WHITE_SPACE)).hostname.rstrip(".")
+        schemes = _SCHEMES if _SCHEME_MISSING.match(url) else ("",)
+        return [ada_url.URL(scheme + url.strip(WHITE_SPACE)) for scheme in schemes]
     except ValueError:
-        return ""
-
-
-def _schemes(url: str) -> list[str]:
-    return [*_SCHEMES] if _SCHEME_MISSING.match(url) else [""]
-
-
-def _asked(url: str) -> str:
-    try:
-        parts = ada_url.URL(url)
-    except ValueError:
-        return ""
-    if parts.protocol not in _SCHEMES:
-        return ""
-    parts.username = parts.password = ""
-    parts.hostname = parts.hostname.rstrip(".")
-    return parts.href.partition("#")[0]
+        return []
 
 
 def parsed(url: str) -> tuple[str, bool]:

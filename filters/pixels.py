@@ -5,8 +5,7 @@ Nothing here depends on the process's warning filters or on Pillow's module sett
 """
 
 import threading
-from collections.abc import Mapping
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import nullcontext
 from dataclasses import dataclass
 
 import numpy as np
@@ -14,18 +13,9 @@ import numpy.typing as npt
 import simplejpeg
 from PIL import GifImagePlugin, Image, ImageFile, JpegImagePlugin, PngImagePlugin, TiffImagePlugin
 
+from altalign.filters import image_headers as headers
 from altalign.filters import jpegs, readable
-from altalign.filters.decoder_errors import DECODER_ERRORS
-from altalign.filters.image_headers import (
-    STRICT_PILLOW,
-    check_decodable,
-    is_plain_jpeg,
-    opened,
-    orientation_of,
-    sniff,
-    unread,
-    words_of,
-)
+from altalign.filters.readable import DECODER_ERRORS
 
 JPEG_QUALITY = 95
 JPEG_SIDE_AT_MOST_PX = 65_500  # JPEG_MAX_DIMENSION of libjpeg
@@ -36,21 +26,10 @@ LARGE_PIXELS = 25_000_000  # ours: about 100 MB as RGBA; larger images are decod
 # image whole.
 _JPEG_DAMAGE = ("premature end", "bad huffman code", "bad arithmetic code", "instead of rst")
 
-# What makes an image of each EXIF orientation upright.
-_TURNS = {
-    2: Image.Transpose.FLIP_LEFT_RIGHT,
-    3: Image.Transpose.ROTATE_180,
-    4: Image.Transpose.FLIP_TOP_BOTTOM,
-    5: Image.Transpose.TRANSPOSE,
-    6: Image.Transpose.ROTATE_270,
-    7: Image.Transpose.TRANSVERSE,
-    8: Image.Transpose.ROTATE_90,
-}
-
 # Peak of Pillow 12 and ours, in bytes a pixel of an image decoded to gray and scaled down, measured at 9 megapixels
 # (BMP with transparency: as PNG). By mode as Pillow opens it, "RGBA" with transparency of any kind, "" any other. A
 # JPEG is scaled while it is decoded; 8 is of a progressive CMYK one, whose coefficients are kept.
-_BYTES_PER_PIXEL: Mapping[str, Mapping[str, int]] = {
+_BYTES_PER_PIXEL: dict[str, dict[str, int]] = {
     "jpeg": {"": 8},
     "png": {"L": 1, "1": 2, "P": 2, "RGB": 5, "RGBA": 12, "": 7},
     "webp": {"RGB": 16, "": 20},
@@ -68,25 +47,16 @@ _LARGE = threading.Lock()
 
 @dataclass(frozen=True, eq=False)
 class Decoded:
-    """What is known of an image.
+    """What is known of an image."""
 
-    Attributes:
-        format: jpeg, png, webp, gif, avif, heic, bmp or tiff; None: no known image format.
-        width: pixels as stored, of the first frame, before EXIF orientation; None where the header cannot be read.
-        height: the same.
-        damage: the decoder's words, where a known format does not decode whole; of a format that is not read, its name.
-        orientation: 1 to 8 as EXIF counts; 1 where there is none or it is no such number.
-        pixels: uint8 of shape (height, width), or (height, width, 3) as RGB; upright (EXIF orientation applied), on
-            white, and perhaps scaled down, the short side never below `short_side_px` by that. None: not decoded, or
-            damaged.
-    """
-
-    format: str | None
-    width: int | None
+    format: str | None  # jpeg, png, webp, gif, avif, heic, bmp or tiff; None: no known image format
+    width: int | None  # pixels as stored, of the first frame, before EXIF orientation; None: the header is not readable
     height: int | None
-    damage: str | None
-    orientation: int
+    damage: str | None  # the decoder's words, where it does not decode whole; of a format that is not read, its name
+    orientation: int  # 1 to 8 as EXIF counts; 1 where there is none or it is no such number
     pixels: npt.NDArray[np.uint8] | None
+    """[height, width], or [height, width, 3] as RGB; upright (EXIF orientation applied), on white, and perhaps scaled
+    down, the short side never below `short_side_px` by that. None: not decoded, or damaged."""
 
 
 @dataclass(frozen=True)
@@ -115,23 +85,23 @@ def decode(data: bytes, *, pixels_at_most: int, colour: bool, short_side_px: int
     Raises:
         MemoryError: the machine has too little for an image within the limits; the verdict must not depend on it.
     """
-    kind = sniff(data)
+    kind = headers.sniff(data)
     if kind is None:
-        return Decoded(None, None, None, unread(data), 1, None)
-    with STRICT_PILLOW:
+        return Decoded(None, None, None, headers.unread(data), 1, None)
+    with headers.STRICT_PILLOW:
         try:
-            image, width, height = opened(kind, data)
+            image, width, height = headers.opened(kind, data)
         except (*DECODER_ERRORS, MemoryError) as error:  # the header may ask for more than any limit of ours
-            return Decoded(kind, None, None, words_of(error), 1, None)
+            return Decoded(kind, None, None, headers.words_of(error), 1, None)
         if width * height > pixels_at_most:
-            return Decoded(kind, width, height, None, orientation_of(image), None)
+            return Decoded(kind, width, height, None, headers.orientation_of(image), None)
         try:
-            check_decodable(image, width)
-            with _one_at_a_time(width * height):
+            headers.check_decodable(image, width)
+            with _LARGE if width * height > LARGE_PIXELS else nullcontext():
                 upright, orientation = _upright(image, data, colour=colour, short_side_px=short_side_px)
                 upright = np.asarray(upright)  # a copy of a large image, so here
         except DECODER_ERRORS as error:
-            return Decoded(kind, width, height, words_of(error), orientation_of(image), None)
+            return Decoded(kind, width, height, headers.words_of(error), headers.orientation_of(image), None)
     return Decoded(kind, width, height, None, orientation, upright)
 
 
@@ -148,18 +118,18 @@ def to_stored(data: bytes, *, portable: bool, resize_short_side_px: int) -> Stor
         ValueError: the bytes are no sound image.
         MemoryError: the machine has too little.
     """
-    kind = sniff(data)
+    kind = headers.sniff(data)
     if kind is None:
-        raise ValueError(unread(data) or "no known image format")
-    with STRICT_PILLOW:
+        raise ValueError(headers.unread(data) or "no known image format")
+    with headers.STRICT_PILLOW:
         try:
-            image, width, height = opened(kind, data)
-            check_decodable(image, width)
+            image, width, height = headers.opened(kind, data)
+            headers.check_decodable(image, width)
             settings = {"portable": portable, "resize_short_side_px": resize_short_side_px}
             if is_stored_as_found(data, kind, width, height, **settings):
                 return Stored(data, kind, width, height)
             short, profile = min(resize_short_side_px or width, width, height), image.info.get("icc_profile")
-            with _one_at_a_time(width * height):
+            with _LARGE if width * height > LARGE_PIXELS else nullcontext():
                 upright, orientation = _upright(image, data, colour=True, short_side_px=short, profile=profile)
                 stored = Image.fromarray(upright) if isinstance(upright, np.ndarray) else upright
                 before = min(width, height), max(width, height)
@@ -171,7 +141,7 @@ def to_stored(data: bytes, *, portable: bool, resize_short_side_px: int) -> Stor
                     stored = stored.resize(size, Image.Resampling.BOX)
                 return Stored(jpegs.encoded(stored, quality=JPEG_QUALITY), "jpeg", *size)
         except DECODER_ERRORS as error:
-            raise ValueError(words_of(error)) from error
+            raise ValueError(headers.words_of(error)) from error
 
 
 def peak_bytes(data: bytes, *, colour: bool, pixels_at_most: int | None = None, short_side_px: int = 0) -> int:
@@ -179,17 +149,19 @@ def peak_bytes(data: bytes, *, colour: bool, pixels_at_most: int | None = None, 
 
     Of `to_stored`: in colour, and without the other two.
     """
-    kind = sniff(data)
+    kind = headers.sniff(data)
     if kind is None:
         return 0
-    with STRICT_PILLOW:
+    with headers.STRICT_PILLOW:
         try:
-            image, width, height = opened(kind, data)
-            check_decodable(image, width)
+            image, width, height = headers.opened(kind, data)
+            headers.check_decodable(image, width)
             mode = "RGBA" if image.has_transparency_data else image.mode
         except (*DECODER_ERRORS, MemoryError):
             return 0
-        copies = (colour and mode != "RGB") + (orientation_of(image) > 1) + (min(width, height) < 2 * short_side_px)
+        copies = (
+            (colour and mode != "RGB") + (headers.orientation_of(image) > 1) + (min(width, height) < 2 * short_side_px)
+        )
     per_pixel = _BYTES_PER_PIXEL[kind].get(mode, _BYTES_PER_PIXEL[kind][""]) + _BYTES_PER_COPY * copies
     return 0 if pixels_at_most is not None and width * height > pixels_at_most else width * height * per_pixel
 
@@ -200,17 +172,12 @@ def is_stored_as_found(
     """Whether `to_stored` leaves the bytes of an image as they are, by its header."""
     if 0 < resize_short_side_px < min(width, height):
         return False
-    return (not portable and kind != "heic") or (kind == "jpeg" and is_plain_jpeg(data))
+    return (not portable and kind != "heic") or (kind == "jpeg" and headers.is_plain_jpeg(data))
 
 
 def gray(pixels: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint8]:
     """The luma (ITU-R 601) of RGB pixels, uint8[height, width], rounded as Pillow does; gray ones stay as they are."""
     return pixels if pixels.ndim == 2 else np.asarray(Image.fromarray(pixels).convert("L"))
-
-
-def _one_at_a_time(pixels: int) -> AbstractContextManager[object]:
-    """Keeps a process with many threads from decoding many decompression bombs at once."""
-    return _LARGE if pixels > LARGE_PIXELS else nullcontext()
 
 
 def _upright(
@@ -220,7 +187,7 @@ def _upright(
 
     Raises one of `DECODER_ERRORS` where the image does not decode whole.
     """
-    orientation = orientation_of(image)
+    orientation = headers.orientation_of(image)
     of_jpeg = None if profile else _scaled_in_the_dct(image, data, colour=colour, short_side_px=short_side_px)
     if of_jpeg is not None:
         return _turned(of_jpeg, orientation), orientation
@@ -228,12 +195,11 @@ def _upright(
         image.draft("RGB" if colour else "L", (short_side_px, short_side_px))
     frame = _first_frame(image)
     is_turned = isinstance(image, TiffImagePlugin.TiffImageFile)  # alone by Pillow itself, while it loads
-    orientation = orientation if is_turned else orientation_of(image)  # a PNG may hold EXIF behind the pixels
+    orientation = orientation if is_turned else headers.orientation_of(image)  # a PNG may hold EXIF behind the pixels
     upright = _on_white(frame, colour=colour, short_side_px=short_side_px, profile=profile)
     upright.info = {}  # Pillow would write comments that it finds there
-    if orientation in _TURNS and not is_turned:
-        upright = upright.transpose(_TURNS[orientation])
-    return upright, orientation
+    is_upright = orientation == 1 or is_turned
+    return upright if is_upright else _turned(np.asarray(upright), orientation), orientation
 
 
 def _scaled_in_the_dct(
@@ -274,8 +240,7 @@ def _first_frame(image: ImageFile.ImageFile) -> Image.Image:
 
 
 def _on_white(image: Image.Image, *, colour: bool, short_side_px: int, profile: bytes | None = None) -> Image.Image:
-    # A loaded image as RGB or L: 8 bits, without transparency; in sRGB where a profile says what its colours are. It is
-    # scaled down by a whole number where that leaves `short_side_px`.
+    """A loaded image as RGB or L, on white; in sRGB by its profile; smaller by a whole number that leaves the side."""
     mode = "RGB" if colour else "L"
     if image.mode in ("I", "F") or image.mode.startswith("I;16"):
         image = _eight_bits(image)
@@ -296,7 +261,7 @@ def _on_white(image: Image.Image, *, colour: bool, short_side_px: int, profile: 
 
 
 def _eight_bits(image: Image.Image) -> Image.Image:
-    # Gray: of 16 bits the upper 8; of 32 bits (TIFF), which have no white of their own, from the least to the greatest.
+    """Gray: of 16 bits the upper 8; of 32 (TIFF), which have no white of their own, from the least to the greatest."""
     values = np.asarray(image)
     if image.mode.startswith("I;16"):
         upper, clear = Image.fromarray((values >> 8).astype(np.uint8)), image.info.get("transparency")

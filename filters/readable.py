@@ -3,12 +3,17 @@
 import io
 import struct
 import zlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
 
 import numpy as np
 from PIL import Image, ImageCms
 
-from altalign.filters.decoder_errors import DECODER_ERRORS
+# What decoders raise on bytes that are not what they claim. Pillow's plug-ins parse in Python, hence the lookup, type
+# and arithmetic errors. MemoryError is not among them: of an image within the limits, no plug-in raises it for corrupt
+# bytes, so it tells of the machine.
+_OF_PLUGINS = (OSError, SyntaxError, ValueError, EOFError, LookupError, TypeError, AttributeError, ArithmeticError)
+DECODER_ERRORS = (*_OF_PLUGINS, RuntimeError, AssertionError, struct.error, zlib.error)
 
 _PROFILE_BYTES_AT_MOST = 1 << 25  # ours
 # Chunks of PNG beside the critical ones that decide what is seen.
@@ -26,7 +31,7 @@ def png(data: bytes) -> tuple[bytes, bytes | None]:
     """A PNG of the chunks that decide what is seen, and its colour profile.
 
     Texts of any length go, and ancillary chunks whose checksum is wrong. An animation stays one where its default image
-    is not shown; else that is the first frame.
+    is not shown; else that is the first frame. Of profiles, iCCP counts before sRGB, and that before gAMA with cHRM.
     """
     first = dict[bytes, int]()
     for kind, at, end in _chunks(data):
@@ -43,7 +48,14 @@ def png(data: bytes) -> tuple[bytes, bytes | None]:
             if not (is_sound and kind in kept_kinds):
                 parts.append(data[start:at])
                 start = end
-    return (b"".join([*parts, data[start:]]) if parts else data), _profile_of_png(colour)
+    profile = None
+    with suppress(*DECODER_ERRORS):
+        if embedded := colour.get(b"iCCP"):
+            profile = zlib.decompressobj().decompress(embedded.partition(b"\0")[2][1:], _PROFILE_BYTES_AT_MOST)
+        elif b"sRGB" not in colour and b"gAMA" in colour:
+            primaries = struct.unpack(">8I", colour[b"cHRM"]) if b"cHRM" in colour else None
+            profile = _of_gamma(*struct.unpack(">I", colour[b"gAMA"]), primaries)
+    return (b"".join([*parts, data[start:]]) if parts else data), profile
 
 
 def _chunks(data: bytes) -> Iterator[tuple[bytes, int, int]]:
@@ -53,19 +65,6 @@ def _chunks(data: bytes) -> Iterator[tuple[bytes, int, int]]:
         end, kind = at + 12 + int.from_bytes(data[at : at + 4], "big"), data[at + 4 : at + 8]
         yield kind, at, end
         at = end
-
-
-def _profile_of_png(chunks: Mapping[bytes, bytes]) -> bytes | None:
-    """The profile that counts, as PNG ranks them: of iCCP, sRGB, and of gAMA with cHRM."""
-    try:
-        if embedded := chunks.get(b"iCCP"):
-            return zlib.decompressobj().decompress(embedded.partition(b"\0")[2][1:], _PROFILE_BYTES_AT_MOST)
-        if b"sRGB" not in chunks and b"gAMA" in chunks:
-            primaries = struct.unpack(">8I", chunks[b"cHRM"]) if b"cHRM" in chunks else None
-            return of_gamma(*struct.unpack(">I", chunks[b"gAMA"]), primaries)
-    except DECODER_ERRORS:
-        pass
-    return None
 
 
 def jpeg(data: bytes) -> bytes:
@@ -148,20 +147,11 @@ def in_srgb(image: Image.Image, profile: bytes) -> Image.Image:
         return image
 
 
-def of_gamma(gamma: int, primaries: Sequence[int] | None) -> bytes | None:
-    """The profile of gAMA and, unless None, cHRM of a PNG, in 1/100,000; None where it is sRGB.
-
-    Raises:
-        ValueError or ArithmeticError: these are no colours.
-    """
+def _of_gamma(gamma: int, primaries: Sequence[int] | None) -> bytes | None:
+    """The profile (ICC 2.1, primaries adapted to D50) of gAMA and perhaps cHRM in 1/100,000; None where it is sRGB."""
     if (gamma in _OF_SRGB and primaries in (None, _SRGB_PRIMARIES)) or gamma not in _OF_PICTURES:
         return None
-    return _profile(primaries or _SRGB_PRIMARIES, struct.pack(">IH2x", 1, round(256e5 / gamma)))
-
-
-def _profile(primaries: Sequence[int], curve: bytes) -> bytes:
-    """A profile of ICC 2.1, of three primaries adapted to D50 and one curve."""
-    x, y = np.array(primaries, float).reshape(4, 2).T / 1e5
+    x, y = np.array(primaries or _SRGB_PRIMARIES, float).reshape(4, 2).T / 1e5
     white, *_ = (xyz := np.stack([x / y, np.ones(4), (1 - x - y) / y], 1))
     if y.min() <= 0:
         raise ValueError("colours without light")
@@ -171,12 +161,12 @@ def _profile(primaries: Sequence[int], curve: bytes) -> bytes:
     numbers = [b"XYZ \0\0\0\0" + row.tobytes() for row in fixed]
     tags = {b"desc": b"desc\0\0\0\0\0\0\0\2 \0" + bytes(78), b"cprt": b"text\0\0\0\0 \0\0\0"}
     tags |= dict(zip((b"wtpt", b"rXYZ", b"gXYZ", b"bXYZ"), numbers, strict=True))
-    tags |= dict.fromkeys((b"rTRC", b"gTRC", b"bTRC"), b"curv\0\0\0\0" + curve)
+    curve = b"curv\0\0\0\0" + struct.pack(">IH2x", 1, round(256e5 / gamma))
+    tags |= dict.fromkeys((b"rTRC", b"gTRC", b"bTRC"), curve)
     table, body = struct.pack(">I", len(tags)), b""
     for name, content in tags.items():
         table += name + struct.pack(">II", 132 + 12 * len(tags) + len(body), len(content))
         body += content + bytes(-len(content) % 4)
-    head = struct.pack(
-        ">I4xI4s4s4s12x4s28x", 132 + 12 * len(tags) + len(body), 0x02100000, b"mntr", b"RGB ", b"XYZ ", b"acsp"
-    )
+    size = 132 + 12 * len(tags) + len(body)
+    head = struct.pack(">I4xI4s4s4s12x4s28x", size, 0x02100000, b"mntr", b"RGB ", b"XYZ ", b"acsp")
     return head + fixed[0].tobytes() + bytes(48) + table + body

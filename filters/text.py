@@ -10,6 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from altalign.filters import bounds
+from altalign.filters.bounds import URL_BYTES
 from altalign.rules.rule import Paper, rule
 
 Mask: TypeAlias = "pa.BooleanArray | Any"  # n booleans without nulls
@@ -22,7 +23,7 @@ Mask: TypeAlias = "pa.BooleanArray | Any"  # n booleans without nulls
 )
 def url_too_long(url: pa.StringArray, page_url: pa.StringArray) -> Mask:
     """The URL of the image, or of its page, has more than 8 KiB once it is resolved; what is kept of it is cut."""
-    return pa.array(bounds.urls_too_long(url, page_url))
+    return pa.array(bounds.longer(url, bytes_at_most=URL_BYTES) | bounds.longer(page_url, bytes_at_most=URL_BYTES))
 
 
 @rule(
@@ -154,7 +155,7 @@ def row_too_large(extra: pa.StringArray) -> Mask:
 
     Or a table's image has more bytes than `fetch.bytes_at_most`.
     """
-    return pa.array(bounds.is_left_out(extra))
+    return pc.equal(extra.fill_null(""), pa.scalar(bounds.LEFT_OUT))
 
 
 RULES = (

@@ -12,12 +12,10 @@ from numba import njit
 
 from altalign.filters import unicode_data, words
 from altalign.filters.bits import Bytes, Hashes, Longs, address_of
-from altalign.filters.one_caption import hash_of_word, words_of
 from altalign.filters.unicode_data import FOLD, LETTER, UnicodeTable
 from altalign.filters.utf8 import decode, entry_of
 
 STEPS = 4096  # of a share
-_FEW = 48  # words of a caption that are compared each with each; more are sorted
 
 Shares = npt.NDArray[np.float32]
 
@@ -40,7 +38,7 @@ def rounded(values: npt.NDArray[np.floating]) -> Shares:
 
 def listed_hashes(lines: Collection[str]) -> Hashes:
     """The sorted hashes of the words in some lines: uint64[n]."""
-    return np.unique(np.array([hash_of_word(word) for line in lines for word in words_of(line)], np.uint64))
+    return np.unique(words.unigrams(words.scan(pa.array(list(lines), pa.string())))[1])
 
 
 def measure(captions: pa.StringArray, listed: Hashes) -> pa.Table:
@@ -48,7 +46,7 @@ def measure(captions: pa.StringArray, listed: Hashes) -> pa.Table:
     data, offsets = words.text_buffers(captions)
     counts, of_words = np.zeros((len(captions), 4), np.int64), np.zeros((len(captions), 3), np.int64)
     _count_characters(data, offsets, unicode_data.table(), counts)
-    scan = words.scan(captions, words.thread_scratch())
+    scan = words.scan(captions)
     room = np.zeros(int(np.diff(scan.ends, prepend=0).max(initial=0)) + 1, np.uint64)
     _count_words(scan.ngrams, scan.ends, listed, room, of_words)
     characters, digits, letters, capitals = counts.T
@@ -94,22 +92,10 @@ def _count_words(ngrams: Hashes, ends: Longs, listed: Hashes, words: Hashes, cou
                 words[n] = ngrams[at]
                 n += 1
         begin = ends[row]
-        counts[row, 0], counts[row, 1] = n, _distinct(words[:n])
+        in_order = words[:n]
+        in_order.sort()
+        counts[row, 0], counts[row, 1] = n, min(n, 1) + (in_order[1:] != in_order[:-1]).sum()
         if len(listed):
-            for place in range(n):
-                at = np.searchsorted(listed, words[place])
-                counts[row, 2] += at < len(listed) and listed[at] == words[place]
-
-
-@njit(nogil=True)
-def _distinct(words: Hashes) -> int:
-    if len(words) > _FEW:
-        in_order = np.sort(words)
-        return 1 + (in_order[1:] != in_order[:-1]).sum()
-    number = len(words)
-    for place in range(len(words)):
-        for before in range(place):
-            if words[before] == words[place]:
-                number -= 1
-                break
-    return number
+            for word in in_order:
+                at = np.searchsorted(listed, word)
+                counts[row, 2] += at < len(listed) and listed[at] == word

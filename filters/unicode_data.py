@@ -4,7 +4,7 @@ Interpreters, pyarrow and operating systems bring Unicode data of their own, in 
 depend on `unicode_16.npz` alone, which `tools/make_unicode_data.py` writes and a test regenerates.
 """
 
-from functools import cache
+from functools import cache, lru_cache
 from pathlib import Path
 from typing import NamedTuple
 
@@ -35,12 +35,9 @@ class UnicodeTable(NamedTuple):
     The entry of code point c is `entries[blocks[c >> 6] << 6 | c & 63]`.
     """
 
-    blocks: npt.NDArray[np.uint16]
-    """uint16[17408]: the block of c >> 6."""
-    entries: npt.NDArray[np.uint32]
-    """uint32[64 * blocks]: fold in the low 21 bits, class above."""
-    combining: npt.NDArray[np.uint8]
-    """uint8[64 * blocks]: Canonical_Combining_Class."""
+    blocks: npt.NDArray[np.uint16]  # [17408]: the block of c >> 6
+    entries: npt.NDArray[np.uint32]  # [64 * blocks]: fold in the low 21 bits, class above
+    combining: npt.NDArray[np.uint8]  # [64 * blocks]: Canonical_Combining_Class
 
 
 @cache
@@ -53,18 +50,12 @@ def table() -> UnicodeTable:
     return UnicodeTable(*arrays)
 
 
-@cache
-def flat() -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """Blocks and entries as plain integers, for code that walks one string."""
-    blocks, entries, _ = table()
-    return tuple(blocks.tolist()), tuple(entries.tolist())
-
-
+@lru_cache(1 << 16)
 def entry(character: str) -> int:
     """Entry of one character: fold in the low 21 bits, class above."""
-    blocks, entries = flat()
+    blocks, entries, _ = table()
     point = ord(character)
-    return entries[blocks[point >> 6] << 6 | point & 63]
+    return int(entries[int(blocks[point >> 6]) << 6 | point & 63])
 
 
 @cache

@@ -13,33 +13,14 @@ import pyarrow.compute as pc
 from numba import njit
 
 from altalign.filters import one_url
-from altalign.filters.bits import (
-    Bytes,
-    Longs,
-    address_of,
-    any_bit64,
-    between64,
-    bit_length,
-    equal64,
-    first64,
-    first_bit,
-    load8,
-    load64,
-)
+from altalign.filters.bits import Bytes, Longs, address_of, load64
 from altalign.filters.words import text_buffers
 
-_PLAIN, _DOUBTFUL = 0, 1
-
-_ONE, _HIGH = np.uint64(1), np.uint8(0x80)
-_NUMBER_SIGN, _HYPHEN_MINUS, _FULL_STOP, _SLASH, _QUESTION_MARK = (np.uint8(ord(character)) for character in "#-./?")
-_ZERO, _BEHIND_NINE, _SMALL_A, _BEHIND_Z = np.uint8(48), np.uint8(58), np.uint8(97), np.uint8(123)
 _HTTPS, _HTTP = np.uint64(int.from_bytes(b"https://", "little")), np.uint64(int.from_bytes(b"http://", "little"))
 _LOWER, _SEVEN = np.uint64(0x2020202020), np.uint64((1 << 56) - 1)  # lower case of five letters; seven bytes of eight
-
-_NAME, _DOT, _HYPHEN, _END = 1, 2, 3, 4  # kinds of bytes in a plain host; 0: not in one
-_HOST = np.zeros(256, np.uint8)
-_HOST[[*range(48, 58), *range(65, 91), 95, *range(97, 123)]] = _NAME
-_HOST[[ord("."), ord("-"), ord("/"), ord("?")]] = [_DOT, _HYPHEN, _END, _END]
+_HIGH, _NUMBER_SIGN, _HYPHEN, _DOT, _SLASH, _QUESTION_MARK = 0x80, *b"#-./?"
+_IN_HOST = np.zeros(256, bool)
+_IN_HOST[[*b"abcdefghijklmnopqrstuvwxyz0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZ_-."]] = True
 
 
 def table_urls(urls: "pa.Array[Any]") -> tuple[pa.StringArray, npt.NDArray[np.bool_]]:
@@ -50,17 +31,12 @@ def table_urls(urls: "pa.Array[Any]") -> tuple[pa.StringArray, npt.NDArray[np.bo
     """
     texts = cast(pa.StringArray, urls if pa.types.is_string(urls.type) else urls.cast(pa.string(), safe=False))
     data, offsets = text_buffers(texts)
-    kinds = np.empty(len(texts), np.uint8)
-    if not _look(data, offsets, kinds) and (valid := valid_utf8(texts)) is not texts:
+    is_valid = np.zeros(len(texts), bool)
+    if not _find_plain(data, offsets, is_valid) and (valid := valid_utf8(texts)) is not texts:
         return table_urls(valid)
-    is_valid = kinds == _PLAIN
-    rows = np.flatnonzero(kinds == _DOUBTFUL)
-    if texts.null_count:
-        is_null = texts.is_null().to_numpy(zero_copy_only=False)
-        is_valid &= ~is_null
-        rows = rows[~is_null[rows]]
-    if not len(rows):
-        return texts, is_valid
+    is_null = texts.is_null().to_numpy(zero_copy_only=False)
+    is_valid &= ~is_null
+    rows = np.flatnonzero(~is_valid & ~is_null)
     written = cast(list[str], texts.take(rows).to_pylist())
     parsed = [one_url.parsed(url) for url in written]
     is_valid[rows] = [valid for _, valid in parsed]
@@ -83,81 +59,33 @@ def valid_utf8(texts: pa.StringArray) -> pa.StringArray:
 
 
 @njit(nogil=True, cache=True)
-def _look(data: Bytes, offsets: Longs, kinds: Bytes) -> bool:
-    """Fill `kinds` (uint8[n]): plain (valid, and kept as it is) or doubtful. Returns whether all bytes are ASCII.
+def _find_plain(data: Bytes, offsets: Longs, is_plain: npt.NDArray[np.bool_]) -> bool:
+    """Fill `is_plain` (bool[n]): valid, and kept as it is. Returns whether all bytes are ASCII.
 
     A plain URL has a scheme, a host of ASCII names whose last label cannot be a number, a path of any bytes but `#`,
     and nothing at its ends that could be white space.
     """
-    address, is_ascii = address_of(data), True
-    for row in range(len(kinds)):
-        begin, end = offsets[row], offsets[row + 1]
-        has_fragment, has_high = _look_through(address, begin, end, data.size)
+    is_ascii = True
+    for row in range(len(is_plain)):
+        at, end = offsets[row], offsets[row + 1]
+        has_high = has_fragment = False
+        for place in range(at, end):  # without branches, which the compiler makes vector code of
+            has_high |= data[place] >= _HIGH
+            has_fragment |= data[place] == _NUMBER_SIGN
         is_ascii &= not has_high
-        kinds[row] = _DOUBTFUL
-        if end - begin < 9 or has_fragment:  # the only shorter valid URLs are like http://a
+        if end - at < 9 or has_fragment or not 32 < data[end - 1] < _HIGH:  # shorter ones are like http://a
             continue
-        if _after_host(address, begin, end, data.size) >= 0 and 32 < load8(address, end - 1) < 128:
-            kinds[row] = _PLAIN
+        scheme = load64(address_of(data), at) | _LOWER
+        if scheme != _HTTPS and scheme & _SEVEN != _HTTP:
+            continue
+        at += 8 if scheme == _HTTPS else 7
+        label, is_usual = at, True
+        while at < end and _IN_HOST[data[at]]:
+            if data[at] == _DOT:
+                label = at + 1
+            elif data[at] == _HYPHEN and data[at - 1] == _HYPHEN:  # xn-- and its like
+                is_usual = False
+            at += 1
+        is_number = at == label or 48 <= data[label] <= 57
+        is_plain[row] = is_usual and not is_number and (at == end or data[at] == _SLASH or data[at] == _QUESTION_MARK)
     return is_ascii
-
-
-@njit(nogil=True)
-def _look_through(address: int, at: int, end: int, size: int) -> tuple[bool, bool]:
-    # Whether a row has a number sign, and whether it has bytes that are not ASCII. Reads nothing past `size`.
-    signs, high = np.uint64(0), np.uint64(0)
-    while at < end and at + 64 <= size:
-        row = first64(end - at)
-        signs |= equal64(address, at, _NUMBER_SIGN) & row
-        high |= any_bit64(address, at, _HIGH) & row
-        at += 64
-    for place in range(at, end):
-        signs |= np.uint64(load8(address, place) == _NUMBER_SIGN)
-        high |= np.uint64(load8(address, place) >= _HIGH)
-    return signs != 0, high != 0
-
-
-@njit(nogil=True)
-def _after_host(address: int, begin: int, end: int, size: int) -> int:
-    # Where a plain host after http:// or https:// (in any case) ends; -1 if there is none.
-    scheme = load64(address, begin) | _LOWER
-    if scheme == _HTTPS:
-        at = begin + 8
-    elif scheme & _SEVEN == _HTTP:
-        at = begin + 7
-    else:
-        return -1
-    if at + 64 > size:
-        return _after_any_host(address, at, end)
-    stops = equal64(address, at, _SLASH) | equal64(address, at, _QUESTION_MARK) | ~first64(end - at)
-    # A host of at most 63 usual bytes is decided here; others are read byte by byte.
-    before = ~stops & (stops - _ONE)
-    hyphens = equal64(address, at, _HYPHEN_MINUS) & before
-    dots = equal64(address, at, _FULL_STOP) & before
-    names = between64(address, at, _SMALL_A, _BEHIND_Z) | between64(address, at, _ZERO, _BEHIND_NINE)
-    if stops == 0 or before & ~(names | dots | hyphens) or hyphens & (hyphens << _ONE):
-        return _after_any_host(address, at, end)
-    stop, label = at + first_bit(stops), at + bit_length(dots)
-    return -1 if stop == label or 48 <= load8(address, label) <= 57 else stop
-
-
-@njit(nogil=True)
-def _after_any_host(address: int, at: int, end: int) -> int:
-    # The same, byte by byte; `at` is where the host begins.
-    label = at  # where the last label begins
-    while at < end:
-        c = load8(address, at)
-        kind = _HOST[c]
-        if kind == _NAME:
-            pass
-        elif kind == _DOT:
-            label = at + 1
-        elif kind == _HYPHEN:
-            if at - label == 3 and load8(address, at - 1) == 45:  # xn-- and its like
-                return -1
-        elif kind == _END:
-            break
-        else:
-            return -1
-        at += 1
-    return -1 if at == label or 48 <= load8(address, label) <= 57 else at

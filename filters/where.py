@@ -39,16 +39,8 @@ _FORMS = {
     "OPERATOR_IS_NOT_NULL": "{} IS NOT NULL",
     "OPERATOR_NOT": "NOT {}",
 }
-_JOINED = {"CONJUNCTION_AND": " AND ", "CONJUNCTION_OR": " OR "}
-# What operands have to be where they need not only be alike.
-_NEEDS: dict[str, tuple[str, str]] = dict.fromkeys(("~~", "!~~"), ("text", "LIKE is of text"))
-_NEEDS |= dict.fromkeys(("OPERATOR_NOT", *_JOINED), ("truth", "AND, OR and NOT join conditions"))
-_TURNED = {
-    "COMPARE_LESSTHAN": "COMPARE_GREATERTHAN",
-    "COMPARE_LESSTHANOREQUALTO": "COMPARE_GREATERTHANOREQUALTO",
-    "COMPARE_GREATERTHAN": "COMPARE_LESSTHAN",
-    "COMPARE_GREATERTHANOREQUALTO": "COMPARE_LESSTHANOREQUALTO",
-}
+_AND, _OR = "{} AND {}", "{} OR {}"  # of two conditions or more
+_BOUNDS = {"{} < {}": "<", "{} <= {}": "<=", "{} > {}": ">", "{} >= {}": ">="}
 
 
 class WhereError(ValueError):
@@ -59,45 +51,40 @@ class WhereError(ValueError):
 class Condition:
     """A condition, or an operand of one."""
 
-    form: str  # a type of node of DuckDB; of operands `column`, `a number`, `text` or `truth`
-    operands: "tuple[Condition, ...]" = ()  # of a condition
-    value: str = ""  # of an operand: the name of a column, a text, or a number or truth as SQL has it
+    form: str  # SQL with {} for each operand; of what has none: `column`, `a number`, `text` or `truth`
+    operands: "tuple[Condition, ...]" = ()
+    value: str = ""  # the name of a column, a text, or a number or truth as SQL has it
 
     def __str__(self) -> str:
         return self.written(lambda name: name if _PLAIN.fullmatch(name) else _quoted(name, '"'))
 
     def written(self, column: Callable[[str], str]) -> str:
         """The condition in SQL, with columns as the function writes their names."""
-        if self.form == "column":
-            return column(self.value)
         if not self.operands:
-            return _quoted(self.value, "'") if self.form == "text" else self.value
+            value = column(self.value) if self.form == "column" else self.value
+            return _quoted(value, "'") if self.form == "text" else value
         each = [f"({one.written(column)})" if one.operands else one.written(column) for one in self.operands]
-        if self.form == "COMPARE_IN":
-            return f"{each[0]} IN ({', '.join(each[1:])})"
-        return _JOINED[self.form].join(each) if self.form in _JOINED else _FORMS[self.form].format(*each)
+        return self.form.format(*each)
 
     @property
     def parts(self) -> "list[Condition]":
         """The conditions that all have to hold, in order."""
-        if self.form != "CONJUNCTION_AND":
-            return [self]
-        return [part for each in self.operands for part in each.parts]
+        return [part for each in self.operands for part in each.parts] if self.form.startswith(_AND) else [self]
 
     def columns(self, *, but_of_nulls: bool = False) -> list[str]:
         """The columns that it names, each once; with `but_of_nulls` not those that are only compared with NULL."""
         if self.form == "column":
             return [self.value]
-        if but_of_nulls and self.form in ("OPERATOR_IS_NULL", "OPERATOR_IS_NOT_NULL"):
+        if but_of_nulls and self.form.endswith(" NULL"):
             return []
         return list(dict.fromkeys(name for each in self.operands for name in each.columns(but_of_nulls=but_of_nulls)))
 
     @property
     def bound(self) -> tuple[str, str, float] | None:
-        """Column, sign and number, where it is `<`, `<=`, `>` or `>=` of the two."""
+        """Column, sign and number, where a column is `<`, `<=`, `>` or `>=` a number."""
         match self.operands:
-            case Condition("column", _, name), Condition("a number", _, number) if self.form in _TURNED:
-                return name, _FORMS[self.form].strip("{} "), float(number)
+            case Condition("column", _, name), Condition("a number", _, number) if self.form in _BOUNDS:
+                return name, _BOUNDS[self.form], float(number)
         return None
 
 
@@ -152,7 +139,7 @@ def _select(text: str) -> dict[str, Any]:
 def _read(node: Mapping[str, Any], text: str) -> Condition:
     """The condition, or operand, that a node of DuckDB's tree is."""
 
-    def made(*operands: Mapping[str, Any], form: Any = node["type"]) -> Condition:
+    def made(form: str, *operands: Mapping[str, Any]) -> Condition:
         return Condition(form, tuple(_read(each, text) for each in operands))
 
     match node:
@@ -160,33 +147,25 @@ def _read(node: Mapping[str, Any], text: str) -> Condition:
             pass
         case {"class": "COLUMN_REF", "column_names": names}:
             return Condition("column", value=".".join(names))
-        case {"class": "CONSTANT", "literal": {"kind": kind, "text": value}} if _is_operand(kind, value):
-            return Condition(_LITERALS[kind], value=value)
+        case {"class": "CONSTANT", "literal": {"kind": kind, "text": value}} if kind in _LITERALS:
+            with suppress(ValueError):  # of `1e`
+                if _LITERALS[kind] != "a number" or isfinite(float(value)):
+                    return Condition(_LITERALS[kind], value=value)
         case {"class": "COMPARISON", "type": form, "left": left, "right": right} if form in _FORMS:
-            if right["class"] == "COLUMN_REF" and left["class"] == "CONSTANT":  # the column stands on the left
-                return made(right, left, form=_TURNED.get(form, form))
-            return made(left, right)
-        case {"type": "OPERATOR_NOT", "children": [{"type": "OPERATOR_IS_NULL", "children": [value]}]}:
-            return made(value, form="OPERATOR_IS_NOT_NULL")
+            return made(_FORMS[form], left, right)
         case {"class": "BETWEEN", "input": value, "lower": lower, "upper": upper}:
-            return made(value, lower, upper)
-        case {"class": "CONJUNCTION", "children": each} | {"type": "COMPARE_IN", "children": each}:
-            return made(*each)
+            return made(_FORMS["COMPARE_BETWEEN"], value, lower, upper)
+        case {"type": "CONJUNCTION_AND" | "CONJUNCTION_OR" as form, "children": each}:
+            return made((" AND " if form == "CONJUNCTION_AND" else " OR ").join(["{}"] * len(each)), *each)
+        case {"type": "COMPARE_IN", "children": each}:
+            return made(f"{{}} IN ({', '.join(['{}'] * (len(each) - 1))})", *each)
         case {"class": "OPERATOR", "type": form, "children": [value]} if form in _FORMS:
-            return made(value)
+            return made(_FORMS[form], value)
         case {"class": "FUNCTION", "function_name": "~~" | "!~~" as form, "is_operator": True, "arguments": [one, two]}:
-            return made(one["expression"], two["expression"], form=form)
+            return made(_FORMS[form], one["expression"], two["expression"])
         case {"class": "FUNCTION", "function_name": "+", "is_operator": True, "arguments": [number]}:
             return _read(number["expression"], text)
     raise _not_understood(text, node["query_location"])
-
-
-def _is_operand(kind: str, value: str) -> bool:
-    """Whether a literal is one that conditions have, and of numbers one that float64 has, unlike `1e` and `1e400`."""
-    try:
-        return kind in _LITERALS and (_LITERALS[kind] != "a number" or isfinite(float(value)))
-    except ValueError:
-        return False
 
 
 def _not_one() -> WhereError:
@@ -220,11 +199,16 @@ def check(condition: Condition, types: Mapping[str, pa.DataType]) -> None:
 
 
 def _kind(condition: Condition, types: Mapping[str, pa.DataType]) -> str:
-    if not condition.operands:
-        return kind_of(condition.value, types) if condition.form == "column" else condition.form
-    kinds = [_kind(each, types) for each in condition.operands]
-    needed, why = _NEEDS.get(condition.form, (kinds[0], f"{condition.operands[0]} is {kinds[0]}"))
-    for operand, kind in zip(condition.operands, kinds, strict=True):
+    form, operands = condition.form, condition.operands
+    if not operands:
+        return kind_of(condition.value, types) if form == "column" else form
+    kinds = [_kind(each, types) for each in operands]
+    needed, why = kinds[0], f"{operands[0]} is {kinds[0]}"
+    if "LIKE" in form:
+        needed, why = "text", "LIKE is of text"
+    elif form.startswith((_AND, _OR, "NOT")):
+        needed, why = "truth", "AND, OR and NOT join conditions"
+    for operand, kind in zip(operands, kinds, strict=True):
         if kind != needed:
             raise WhereError(f"{why}, and {operand} is {kind}; compare like with like")
     return "truth"

@@ -10,49 +10,22 @@ import numpy as np
 import numpy.typing as npt
 from numba import njit
 
-from altalign.filters.bits import (
-    LOW_BYTES,
-    PADDING,
-    Bytes,
-    Hashes,
-    Longs,
-    address_of,
-    any_bit64,
-    below64,
-    count_bits,
-    equal64,
-    fill,
-    first64,
-    first_bit,
-    load8,
-    load16,
-    load32,
-    load64,
-    load_index,
-    store8,
-    store64,
-)
-from altalign.filters.one_caption import BIGRAM, MIX_1, MIX_2, STEP_1, STEP_2
-from altalign.filters.unicode_data import (
-    CONNECTOR,
-    FOLD,
-    FORMAT,
-    LETTER,
-    MARK,
-    MODIFIER_LETTER,
-    NUMBER,
-    SINGLE,
-    UnicodeTable,
-)
+from altalign.filters import bits, unicode_data
+from altalign.filters.bits import Bytes, Hashes, Longs, address_of, fill, load8, load64, load_index, store8, store64
+from altalign.filters.unicode_data import CONNECTOR, FOLD, FORMAT, LETTER, MARK, MODIFIER_LETTER, NUMBER, SINGLE
 from altalign.filters.utf8 import decode, encode, entry_of
+
+# Stafford's variant 13 of the MurmurHash3 finaliser
+MIX_1, MIX_2 = np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB)
+# primes with about half of their bits set
+STEP_1, STEP_2 = np.uint64(0x9E3779B185EBCA87), np.uint64(0xC2B2AE3D27D4EB4F)
+BIGRAM = np.uint64(0x9E3779B97F4A7C15)  # 2^64 / golden ratio
 
 GAP = 0x80  # the byte belongs to no word
 BREAK = 0x40  # a word ends before this byte
 WEAK = 0x01  # a mark, connector or apostrophe; a word needs more than these
 GAP_BIT, BREAK_BIT, WEAK_BYTE = np.uint8(GAP), np.uint8(BREAK), np.uint8(WEAK)
 
-STRONG = LETTER | NUMBER
-EXTENDS_SINGLE = MARK | MODIFIER_LETTER
 APOSTROPHE, TYPOGRAPHIC_APOSTROPHE = 0x27, 0x2019
 FIRST_LEAD, ASCII_APOSTROPHE = np.uint8(0xC0), np.uint8(APOSTROPHE)
 
@@ -72,12 +45,12 @@ def mix(h: np.uint64) -> np.uint64:
 @njit(nogil=True)
 def hash_word(text: int, start: int, size: int) -> np.uint64:
     """Hash of a word of at least one byte; any two words of up to 8 bytes differ."""
-    h = mix(load64(text, start) & LOW_BYTES[min(size, 8)])
-    longer = mix(h ^ (load64(text, start + 8) & LOW_BYTES[min(max(size - 8, 0), 8)]))
+    h = mix(load64(text, start) & bits.LOW_BYTES[min(size, 8)])
+    longer = mix(h ^ (load64(text, start + 8) & bits.LOW_BYTES[min(max(size - 8, 0), 8)]))
     h = longer if size > 8 else h  # computed in any case: a branch on the size would often be mispredicted
     at = 16
     while at < size:
-        h = mix(h ^ (load64(text, start + at) & LOW_BYTES[min(size - at, 8)]))
+        h = mix(h ^ (load64(text, start + at) & bits.LOW_BYTES[min(size - at, 8)]))
         at += 8
     return h
 
@@ -97,8 +70,8 @@ def hash_text(text: int, start: int, size: int) -> np.uint64:
         left, right = _step(left, load64(text, at)), _step(right, load64(text, at + 8))
         at += 16
     rest = size & 15
-    left = _step(left, load64(text, at) & LOW_BYTES[min(rest, 8)])
-    right = _step(right, load64(text, at + 8) & LOW_BYTES[max(rest - 8, 0)])
+    left = _step(left, load64(text, at) & bits.LOW_BYTES[min(rest, 8)])
+    right = _step(right, load64(text, at + 8) & bits.LOW_BYTES[max(rest - 8, 0)])
     return mix(mix(left + np.uint64(size)) ^ right)
 
 
@@ -116,12 +89,12 @@ def _fold_ascii(source: Bytes, text: Bytes, signs: Bytes) -> None:
 @njit(nogil=True)
 def _sign(entry: int, after_single: int) -> tuple[int, bool]:
     # Sign of a code point's first byte, and whether the next one follows a word of a script without spaces.
-    if after_single and entry & EXTENDS_SINGLE:
+    if after_single and entry & (MARK | MODIFIER_LETTER):
         return 0, True
     if entry & SINGLE:
         return BREAK, True
     cut = BREAK if after_single else 0
-    if entry & STRONG:
+    if entry & (LETTER | NUMBER):
         return cut, False
     if entry & (MARK | CONNECTOR):
         return cut | WEAK, False
@@ -151,58 +124,45 @@ def _look_closer(text: int, signs: int, start: int, end: int, blocks: int, entri
     # Ends of the last word of a script without spaces, and of the last other letter or mark.
     single, joinable = np.int64(-1), np.int64(-1)
     for chunk in range(start, end, 64):
-        look = (~below64(text, chunk, FIRST_LEAD) | equal64(text, chunk, ASCII_APOSTROPHE)) & first64(end - chunk)
+        look = ~bits.below64(text, chunk, FIRST_LEAD) | bits.equal64(text, chunk, ASCII_APOSTROPHE)
+        look &= bits.first64(end - chunk)
         while look:
-            at = chunk + first_bit(look)
+            at = chunk + bits.first_bit(look)
             look &= look - np.uint64(1)
             lead, second = load8(text, at), load8(text, at + 1) ^ 0x80
             if lead == APOSTROPHE:
-                if (joinable == at or (at > start and _is_lower(load8(text, at - 1)))) and _joins_next(
-                    text, at + 1, end, blocks, entries
-                ):
+                is_after_letter = joinable == at or (at > start and _is_lower(load8(text, at - 1)))
+                if is_after_letter and _joins_next(text, at + 1, end, blocks, entries):
                     store8(signs, at, WEAK)
                 continue
             # A short cut for Latin, Greek, Cyrillic, Arabic and others.
             if 0xC2 <= lead < 0xE0 and second < 0x40 and at + 1 < end and single != at:
-                entry = load32(entries, (load16(blocks, (lead & 0x1F) * 2) << 6 | second) * 4)
+                entry = bits.load32(entries, (bits.load16(blocks, (lead & 0x1F) * 2) << 6 | second) * 4)
                 if entry & (LETTER | FOLD) == LETTER:
                     store8(signs, at, load8(signs, at) & BREAK)
                     store8(signs, at + 1, 0)
                     joinable = at + 2
                     continue
-            keeps, single, joinable = _look_at_point(text, signs, at, end, single, joinable, blocks, entries)
-            if not keeps:
+            point, size = decode(text, at, end)
+            entry, after = entry_of(point, blocks, entries), at + size
+            may_join = after < end and (load8(text, after) >= 0x80 or _is_lower(load8(text, after)))
+            if entry & FORMAT or (point == TYPOGRAPHIC_APOSTROPHE and may_join):
                 return False
+            if entry & FOLD:
+                folded = (point + entry) & FOLD
+                if folded < 0x80 or (folded < 0x800) != (size == 2) or (folded < 0x10000) == (size == 4):
+                    return False
+                encode(folded, text, at)
+            sign, is_single = _sign(entry, single == at)
+            store8(signs, at, sign if single == at else sign | (load8(signs, at) & BREAK))
+            for i in range(at + 1, after):
+                store8(signs, i, sign & ~BREAK)
+            if is_single:
+                store8(signs, after, load8(signs, after) | BREAK)
+                single = after
+            elif entry & (LETTER | MARK):
+                joinable = after
     return True
-
-
-@njit(nogil=True)
-def _look_at_point(
-    text: int, signs: int, at: int, end: int, single: int, joinable: int, blocks: int, entries: int
-) -> tuple[bool, int, int]:
-    # The same for the code point at `at`; also returns the new `single` and `joinable`.
-    point, size = decode(text, at, end)
-    entry = entry_of(point, blocks, entries)
-    after = at + size
-    if entry & FORMAT or (
-        point == TYPOGRAPHIC_APOSTROPHE
-        and after < end
-        and (load8(text, after) >= 0x80 or _is_lower(load8(text, after)))
-    ):
-        return False, single, joinable
-    if entry & FOLD:
-        folded = (point + entry) & FOLD
-        if folded < 0x80 or (folded < 0x800) != (size == 2) or (folded < 0x10000) == (size == 4):
-            return False, single, joinable
-        encode(folded, text, at)
-    sign, is_single = _sign(entry, single == at)
-    store8(signs, at, sign if single == at else sign | (load8(signs, at) & BREAK))
-    for i in range(at + 1, after):
-        store8(signs, i, sign & ~BREAK)
-    if is_single:
-        store8(signs, after, load8(signs, after) | BREAK)
-        return True, after, joinable
-    return True, single, after if entry & (LETTER | MARK) else joinable
 
 
 @njit(nogil=True)
@@ -244,37 +204,29 @@ def _find_words(signs: int, end: int, starts: int, stops: int) -> None:
     # Writes where words start and stop (uint64) in the first `end` signs; `end` is a multiple of 64, after a gap.
     carry = np.uint64(0)
     for chunk in range(0, end, 64):
-        runs = ~any_bit64(signs, chunk, GAP_BIT)
-        breaks = any_bit64(signs, chunk, BREAK_BIT)
+        runs = ~bits.any_bit64(signs, chunk, GAP_BIT)
+        breaks = bits.any_bit64(signs, chunk, BREAK_BIT)
         before = runs << np.uint64(1) | carry
         carry = runs >> np.uint64(63)
-        starts = _write_bits(runs & (~before | breaks), chunk, starts)
-        stops = _write_bits(before & (~runs | breaks), chunk, stops)
+        starts = _write_places(runs & (~before | breaks), chunk, starts)
+        stops = _write_places(before & (~runs | breaks), chunk, stops)
     store64(starts, 0, NOWHERE)
 
 
 @njit(nogil=True)
-def _write_bits(bits: np.uint64, base: int, to: int) -> int:
+def _write_places(set_bits: np.uint64, base: int, to: int) -> int:
     # Writes `base` plus the place of each bit; returns the address after the last. It always writes 12, for a branch on
     # their number would be mispredicted.
-    end = to + 8 * count_bits(bits)
+    end = to + 8 * bits.count_bits(set_bits)
     for i in range(12):
-        store64(to, i * 8, np.uint64(base + first_bit(bits)))
-        bits &= bits - np.uint64(1)
+        store64(to, i * 8, np.uint64(base + bits.first_bit(set_bits)))
+        set_bits &= set_bits - np.uint64(1)
     to += 96
-    while bits:
-        store64(to, 0, np.uint64(base + first_bit(bits)))
+    while set_bits:
+        store64(to, 0, np.uint64(base + bits.first_bit(set_bits)))
         to += 8
-        bits &= bits - np.uint64(1)
+        set_bits &= set_bits - np.uint64(1)
     return end
-
-
-@njit(nogil=True)
-def _is_weak(signs: int, start: int, stop: int) -> bool:
-    for i in range(start, stop):  # noqa: SIM110  (numba has no generators in any and all)
-        if not load8(signs, i) & WEAK:
-            return False
-    return True
 
 
 @njit(nogil=True)
@@ -285,13 +237,16 @@ def _hash_words(
     # `made` and k.
     n, previous = 0, np.uint64(0)
     while True:
-        start, stop = load_index(starts, k), load_index(stops, k)
-        if start >= end:
+        begin, stop = load_index(starts, k), load_index(stops, k)
+        if begin >= end:
             return made, k
+        start = begin
         k += 1
-        if load8(signs, start) & WEAK and _is_weak(signs, start, stop):
+        while start < stop and load8(signs, start) & WEAK:
+            start += 1
+        if start == stop:
             continue
-        h = hash_word(text, start, stop - start)
+        h = hash_word(text, begin, stop - begin)
         store64(ngrams, made * 8, h)
         store64(ngrams, made * 8 + 8, mix((previous * BIGRAM) ^ h))  # the first word's is overwritten
         made += 2 if n else 1
@@ -299,48 +254,11 @@ def _hash_words(
         previous = h
 
 
-@njit(nogil=True)
-def _prepare(
-    data: int,
-    base: int,
-    offsets: int,
-    rows: int,
-    text: int,
-    signs: int,
-    where: Longs,
-    blocks: int,
-    entries: int,
-) -> tuple[int, int]:
-    # Completes the signs of a block whose ASCII is folded, and fills `where`. Returns where everything ends and where
-    # the rows written anew begin.
-    size = load_index(offsets, rows) - base
-    split = (size + PADDING) & ~63
-    fill(signs + size, split - size, GAP_BIT)
-    for row in range(rows + 1):
-        at = load_index(offsets, row) - base
-        store8(signs, at, load8(signs, at) | BREAK)
-    to, start = split, 0
-    for row in range(rows):
-        stop = load_index(offsets, row + 1) - base
-        text_from, text_to, words_to, is_anew = start, stop, stop, 0
-        if not _look_closer(text, signs, start, stop, blocks, entries):
-            fill(signs + start, stop - start, GAP_BIT)
-            text_from, is_anew = to, 1
-            text_to, words_to = _write_anew(data, base + start, base + stop, text, signs, to, blocks, entries)
-            store8(signs, words_to, GAP)
-            to = words_to + 1
-        where[row, 0], where[row, 1], where[row, 2], where[row, 3] = text_from, text_to, is_anew, words_to
-        start = stop
-    end = (to + PADDING) & ~63
-    fill(signs + to, end - to, GAP_BIT)
-    return end, split
-
-
 @njit(nogil=True, cache=True)
 def scan_rows(
     data: Bytes,
     offsets: Longs,
-    table: UnicodeTable,
+    table: unicode_data.UnicodeTable,
     text: Bytes,
     signs: Bytes,
     starts: Hashes,
@@ -356,7 +274,7 @@ def scan_rows(
     for the longest block.
     """
     rows, blocks, entries = offsets.size - 1, address_of(table.blocks), address_of(table.entries)
-    text_at, signs_at, ngrams_at = address_of(text), address_of(signs), address_of(ngrams)
+    data_at, text_at, signs_at, ngrams_at = address_of(data), address_of(text), address_of(signs), address_of(ngrams)
     starts_at, stops_at = address_of(starts), address_of(stops)
     where = np.empty((BLOCK_ROWS, 4), np.int64)  # of each row: text from, text to, whether written anew, words to
     first, made = 0, 0
@@ -364,9 +282,28 @@ def scan_rows(
         base, last = offsets[first], first + 1
         while last < rows and last - first < BLOCK_ROWS and offsets[last + 1] - base <= BLOCK_BYTES:
             last += 1
-        _fold_ascii(data[base : offsets[last]], text, signs)
-        of_block = address_of(offsets) + first * 8
-        end, split = _prepare(address_of(data), base, of_block, last - first, text_at, signs_at, where, blocks, entries)
+        size = offsets[last] - base
+        _fold_ascii(data[base : base + size], text, signs)
+        split = (size + bits.PADDING) & ~63  # where the rows that are written anew begin
+        fill(signs_at + size, split - size, GAP_BIT)
+        for row in range(first, last + 1):
+            signs[offsets[row] - base] |= BREAK_BIT
+        to = split
+        for row in range(first, last):
+            start, stop = offsets[row] - base, offsets[row + 1] - base
+            text_from, text_to, words_to, is_anew = start, stop, stop, 0
+            if not _look_closer(text_at, signs_at, start, stop, blocks, entries):
+                fill(signs_at + start, stop - start, GAP_BIT)
+                text_from, is_anew = to, 1
+                text_to, words_to = _write_anew(
+                    data_at, base + start, base + stop, text_at, signs_at, to, blocks, entries
+                )
+                signs[words_to] = GAP_BIT
+                to = words_to + 1
+            place = row - first
+            where[place, 0], where[place, 1], where[place, 2], where[place, 3] = text_from, text_to, is_anew, words_to
+        end = (to + bits.PADDING) & ~63
+        fill(signs_at + to, end - to, GAP_BIT)
         _find_words(signs_at, end, starts_at, stops_at)
         here, anew = 0, 0
         while starts[anew] < split:

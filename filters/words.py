@@ -4,8 +4,7 @@ Unigrams, bigrams and whole folded captions are known by a 64-bit hash of our ow
 HASH_VERSION. Expect 0.03 colliding pairs in a thousand million n-grams.
 """
 
-import threading
-from typing import Any, NamedTuple, TypeVar
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -16,11 +15,11 @@ from altalign.filters.bits import PADDING, Bytes, Hashes, Longs
 from altalign.filters.word_kernels import BLOCK_BYTES, BLOCK_ROWS
 
 HASH_VERSION = 1
-_Item = TypeVar("_Item", bound=np.generic)
+BLOCK = 8_192  # rows whose n-grams are hashed at a time: they stay in the CPU's cache
 
 
 class Scan(NamedTuple):
-    """Words of n captions. The arrays are views of a Scratch, valid until its next scan."""
+    """Words of n captions."""
 
     words: npt.NDArray[np.int32]  # [n]: number of unigrams of each row
     texts: Hashes  # [n]: of the folded caption
@@ -28,59 +27,28 @@ class Scan(NamedTuple):
     ends: Longs  # [n]: where the n-grams of each row end in `ngrams`
 
 
-BLOCK = 8_192  # rows whose n-grams are hashed at a time: they stay in the CPU's cache
-
-
-class Scratch:
-    """Memory that scans reuse and that grows as needed; each thread has its own."""
-
-    def __init__(self) -> None:
-        self._arrays: dict[str, npt.NDArray[Any]] = {}
-
-    def take(self, name: str, size: int, kind: type[_Item]) -> npt.NDArray[_Item]:
-        """An array of at least `size` uninitialised items; pages that are never touched take no memory."""
-        array = self._arrays.get(name)
-        if array is None or array.size < size:
-            self._arrays.pop(name, None)
-            array = self._arrays[name] = np.empty(size + size // 4, kind)
-        return array
-
-
-_THREAD = threading.local()
-
-
-def thread_scratch() -> Scratch:
-    """The scratch memory of this thread."""
-    if not hasattr(_THREAD, "scratch"):
-        _THREAD.scratch = Scratch()
-    return _THREAD.scratch
-
-
-def scan(captions: pa.StringArray, scratch: Scratch) -> Scan:
+def scan(captions: pa.StringArray) -> Scan:
     """Words and hashes of n clean captions without nulls; bytes that are not UTF-8 belong to no word."""
     if captions.null_count:
         raise ValueError(f"captions of a scan hold {captions.null_count} nulls; clean them first")
     data, offsets = text_buffers(captions)
-    n, size = len(captions), int(offsets[-1] - offsets[0])
-    block = max(BLOCK_BYTES, int(np.diff(offsets).max(initial=0)))
+    n, block = len(captions), max(BLOCK_BYTES, int(np.diff(offsets).max(initial=0)))
     room = 4 * block + 16 * BLOCK_ROWS + 4 * PADDING  # the block, its rows written anew, and their gaps
-    words, texts = scratch.take("words", n, np.int32)[:n], scratch.take("texts", n, np.uint64)[:n]
-    ends = scratch.take("ends", n, np.int64)[:n]
-    ngrams = scratch.take("ngrams", size + 2, np.uint64)  # a row of b bytes has at most b
-    word_kernels.scan_rows(
-        data,
-        offsets,
-        unicode_data.table(),
-        scratch.take("text", room, np.uint8),
-        scratch.take("signs", room, np.uint8),
-        scratch.take("starts", block + PADDING, np.uint64),
-        scratch.take("stops", block + PADDING, np.uint64),
-        words,
-        texts,
-        ngrams,
-        ends,
-    )
+    text, signs = np.empty((2, room), np.uint8)
+    starts, stops = np.empty((2, block + PADDING), np.uint64)
+    words, texts, ends = np.empty(n, np.int32), np.empty(n, np.uint64), np.empty(n, np.int64)
+    ngrams = np.empty(int(offsets[-1] - offsets[0]) + 2, np.uint64)  # a row of b bytes has at most b
+    word_kernels.scan_rows(data, offsets, unicode_data.table(), text, signs, starts, stops, words, texts, ngrams, ends)
     return Scan(words, texts, ngrams[: int(ends[-1]) if n else 0], ends)
+
+
+def unigrams(scan: Scan) -> tuple[Longs, Hashes]:
+    """Row and hash of each word of a scan, row after row: int64[m] and uint64[m]."""
+    starts = np.append(0, scan.ends)[:-1]
+    rows = np.repeat(np.arange(len(starts)), scan.ends - starts)
+    place = np.arange(len(rows)) - starts[rows]
+    is_word = (place == 0) | (place % 2 == 1)
+    return rows[is_word], scan.ngrams[is_word]
 
 
 def text_buffers(captions: pa.StringArray | pa.LargeStringArray) -> tuple[Bytes, Longs]:

@@ -244,7 +244,7 @@ def _hashes(rows: pa.Table) -> Pairs:
     interrupts.check()
     captions, texts = parquet.strings(rows, "caption"), np.zeros(len(rows), np.uint64)
     for begin in range(0, len(rows), words.BLOCK):
-        scanned = words.scan(captions.slice(begin, words.BLOCK), words.thread_scratch())
+        scanned = words.scan(captions.slice(begin, words.BLOCK))
         texts[begin : begin + words.BLOCK] = scanned.texts
     return np.column_stack([texts, _halves(rows, "image_id")])
 

@@ -19,7 +19,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from altalign.errors import UsageError, check_package, one_line
-from altalign.filters import fasttext_files, languages
+from altalign.filters import languages
 from altalign.filters.text_scores import rounded
 from altalign.models import onnx
 from altalign.models.model import Floats, Model, opened
@@ -193,15 +193,15 @@ def _model(path: str, digest: str) -> Any:
     if hashlib.sha256(data).hexdigest() != digest:
         raise UsageError(f"{path}: changed while it was read; run again")
     try:
-        fasttext_files.check(data)
+        languages.check_model(data)
         with tempfile.NamedTemporaryFile(prefix="altalign-", suffix=".fasttext") as copy:  # the path may be in a store
             copy.write(data)
             copy.flush()
             tried = subprocess.run([sys.executable, "-P", "-c", _TRY, copy.name], capture_output=True, check=False)
             if tried.returncode:
-                raise fasttext_files.ModelFileError("fastText fails on it, it is damaged")
+                raise languages.ModelFileError("fastText fails on it, it is damaged")
             return fasttext.load_model(copy.name)
-    except fasttext_files.ModelFileError as error:
+    except languages.ModelFileError as error:
         raise UsageError(
             f"{path}: no model of fastText: {error}; give a classifier that it saved (.bin or .ftz)"
         ) from None

@@ -107,7 +107,7 @@ def measure(batch: pa.RecordBatch, tables: Tables, seen: Seen) -> TextMeasures:
     is_rare, rarest = np.zeros(n, np.bool_), np.full(n, 255, np.uint8)
     for begin in range(0, n, words.BLOCK):
         block, end = captions.slice(begin, words.BLOCK), min(n, begin + words.BLOCK)
-        scan = words.scan(block, words.thread_scratch())
+        scan = words.scan(block)
         row_words[begin:end] = scan.words
         images_per_text[begin:end] = tables.texts.lookup(scan.texts)
         if tables.vocabulary is not None:

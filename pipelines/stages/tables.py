@@ -74,7 +74,7 @@ def count(run: Run, unit: text_tables.PoolUnit) -> text_tables.CountFacts:
             is_known = batch["image_identity"].is_valid().to_numpy(zero_copy_only=False)
             captions = parquet.strings(batch, "caption")
             for begin in range(0, batch.num_rows, words.BLOCK):
-                scan = words.scan(captions.slice(begin, words.BLOCK), words.thread_scratch())
+                scan = words.scan(captions.slice(begin, words.BLOCK))
                 of_ngrams.add(scan.ngrams, ngrams)
                 known = is_known[begin : begin + words.BLOCK]
                 text_hashes, of_known = scan.texts[known], image_hashes[begin : begin + words.BLOCK][known]

@@ -12,7 +12,11 @@ from functools import cache
 import unicodedata2
 from fontTools.unicodedata import script
 
+from altalign.filters.one_caption import folded, ngrams_of
+from altalign.filters.word_kernels import BIGRAM, MIX_1, MIX_2, STEP_1, STEP_2
 from tools.make_unicode_data import simple_lower_case
+
+UINT64 = (1 << 64) - 1
 
 UNSPACED = {"Hani", "Hira", "Kana", "Thai", "Laoo", "Khmr", "Mymr", "Tibt"}
 # H letter or number of a script without spaces, h the same and a modifier letter, l another modifier letter, L another
@@ -46,3 +50,44 @@ def class_of(character: str) -> str:
     if category == "Cf" and character != "\u200b":
         return FORMAT
     return {"Lm": "l", "Pc": "C"}.get(category) or (category[0] if category[0] in "LNM" else ".")
+
+
+# Hashes of version 1 --------------------------------------------------------------------------------------------------
+
+
+def ngram_hashes(caption: str) -> list[int]:
+    """Hashes of `ngrams_of(caption)`."""
+    return [hash_of_bigram(*ngram.split(" ")) if " " in ngram else hash_of_word(ngram) for ngram in ngrams_of(caption)]
+
+
+def hash_of_word(word: str) -> int:
+    """64-bit hash of a folded word; any two words of up to 8 bytes differ."""
+    h = 0
+    for block in _blocks(word.encode()):
+        h = _mix(h ^ block)
+    return h
+
+
+def hash_of_bigram(first: str, second: str) -> int:
+    """64-bit hash of two neighbouring folded words; their order counts."""
+    return _mix(hash_of_word(first) * int(BIGRAM) & UINT64 ^ hash_of_word(second))
+
+
+def hash_of_text(caption: str) -> int:
+    """Hash of a caption after folding, as in `Scan.texts`."""
+    text = folded(caption).encode()
+    lanes = [int(STEP_1), int(STEP_2)]
+    for i, block in enumerate(_blocks(text.ljust(len(text) // 16 * 16 + 16, b"\0"))):
+        lane = lanes[i % 2] + block * int(STEP_2) & UINT64
+        lanes[i % 2] = (lane << 31 | lane >> 33) * int(STEP_1) & UINT64
+    return _mix(_mix(lanes[0] + len(text) & UINT64) ^ lanes[1])
+
+
+def _blocks(text: bytes) -> list[int]:
+    return [int.from_bytes(text[i : i + 8], "little") for i in range(0, len(text), 8)]
+
+
+def _mix(h: int) -> int:
+    h = (h ^ h >> 30) * int(MIX_1) & UINT64
+    h = (h ^ h >> 27) * int(MIX_2) & UINT64
+    return h ^ h >> 31

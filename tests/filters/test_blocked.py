@@ -45,9 +45,9 @@ def pdq_line(pixels: np.ndarray) -> str:
 def test_hashes_of_bytes_are_told_by_their_length() -> None:
     text = f"# ours\n\n{SHA256.upper()}   # in capitals\n{'0' * 32}\nmd5:{'1' * 32}\nsha256: {'2' * 64}\r\n{'3' * 40}"
     block_list = BlockList.parse([("list", text)])
-    assert block_list.sha256 == {SHA256, "2" * 64}
-    assert block_list.md5 == {"0" * 32, "1" * 32}
-    assert block_list.sha1 == {"3" * 40}
+    assert block_list.digests["sha256"] == {SHA256, "2" * 64}
+    assert block_list.digests["md5"] == {"0" * 32, "1" * 32}
+    assert block_list.digests["sha1"] == {"3" * 40}
     assert len(block_list) == 5
     assert asked(block_list, DATA) is True
     assert asked(block_list, b"another") is False

@@ -1,12 +1,11 @@
 """Bounds of strings, against a loop over characters, and columns of dictionaries, against the same rows written out."""
 
-import numpy as np
 import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from altalign.filters import bounds
+from altalign.filters import bounds, text
 from altalign.pipelines.read.tables import columns
 from altalign.settings.curate import InputSettings, TextSettings
 from tests.reference import curation
@@ -61,5 +60,5 @@ def test_a_kept_object_that_is_too_long_is_left_out_whole() -> None:
     assert bounds.extra(objects).to_pylist() == [
         '{"a":"a","b":"a","c":1}', bounds.LEFT_OUT, '{"a":null,"b":null,"c":3}', bounds.LEFT_OUT,
     ]  # fmt: skip
-    assert bounds.is_left_out(bounds.extra(objects)).tolist() == [False, True, False, True]
-    assert np.count_nonzero(bounds.is_left_out(pa.nulls(3, pa.string()))) == 0
+    assert text.row_too_large(bounds.extra(objects)).to_pylist() == [False, True, False, True]
+    assert text.row_too_large(pa.nulls(3, pa.string())).to_pylist() == [False] * 3

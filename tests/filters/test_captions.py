@@ -18,52 +18,15 @@ NASTY = (
     "ab  \t\n\x00\x1c\x1f\x7f\x85\xa0\u2000\u2028\u3000e\u0301\u0323\u0307\u0f71\u0f72\u1100\u1161\u11a8é\u212b\uac00日\U0001f600"  # noqa: E501
     "\u200b\u00ad\ufeff\U0001d165\u09c7\u09be"
 )
-REFERENCES = [
-    "&",
-    "&amp",
-    "amp",
-    ";",
-    "=",
-    "lt",
-    "&lt;",
-    "&notin;",
-    "&not",
-    "it;",
-    "&#",
-    "x",
-    "X",
-    "39",
-    "0",
-    "1F600",
-    "150",
-    "D800",
-    "110000",
-    "9" * 5_000,
-    "é",
-    " ",
-]
-
+REFERENCES = ["&", "&amp", "amp", ";", "=", "lt", "&lt;", "&notin;", "&not", "it;", "&#", "x", "X", "39", "0", "1F600"]
+REFERENCES += ["150", "D800", "110000", "9" * 5_000, "é", " "]
 derandomized = settings(derandomize=True, deadline=None, max_examples=150)
 
 
 def plain_clean(text: str) -> str:
     """The slow twin: one step of the rule after the other."""
-    white_space = [
-        chr(p)
-        for p in (
-            *range(9, 14),
-            0x20,
-            0x85,
-            0xA0,
-            0x1680,
-            *range(0x2000, 0x200B),
-            0x2028,
-            0x2029,
-            0x202F,
-            0x205F,
-            0x3000,
-        )
-    ]
+    points = [*range(9, 14), 0x20, 0x85, 0xA0, 0x1680, *range(0x2000, 0x200B), 0x2028, 0x2029, 0x202F, 0x205F, 0x3000]
+    white_space = list(map(chr, points))
     text = "".join(c for c in text if unicodedata2.category(c) != "Cc" or c in white_space)
     text = unicodedata2.normalize("NFC", text)
     for c in white_space:

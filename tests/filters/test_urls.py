@@ -9,26 +9,8 @@ from tests.strategies import URLS
 
 derandomized = settings(derandomize=True, deadline=None, max_examples=300)
 
-WHITE_SPACE = "".join(
-    chr(point)
-    for point in (
-        9,
-        10,
-        11,
-        12,
-        13,
-        32,
-        0x85,
-        0xA0,
-        0x1680,
-        *range(0x2000, 0x200B),
-        0x2028,
-        0x2029,
-        0x202F,
-        0x205F,
-        0x3000,
-    )
-)
+WHITE_SPACE = "".join(map(chr, [*range(9, 14), 32, 0x85, 0xA0, 0x1680, *range(0x2000, 0x200B), 0x2028, 0x2029]))
+WHITE_SPACE += "\u202f\u205f\u3000"
 NASTY = [
     *(url for url in URLS if url is not None),
     "http://a.example",

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from altalign.filters import one_caption, words
-from tests.filters.plain_words import plain_words
+from tests.filters.plain_words import hash_of_bigram, hash_of_text, hash_of_word, ngram_hashes, plain_words
 from tests.golden import caption_cases
 from tests.reference import captions as reference
 from tests.shared_data import SHARED, needs_shared
@@ -19,7 +19,6 @@ from tests.strategies import nasty_captions
 
 GOLDEN = tomllib.loads((Path(__file__).parents[1] / "cases" / "words.toml").read_text(encoding="utf-8"))["words"]
 NASTY = "aZ9_ '’-\u00e9\u0130\u212a\u212b\u023a\u1e9e\u00ad\u200b\u200d\u0301\ufe0f人々ー〇が\u3099กำ\u0e34ក\u17d2ཀཾ٣한ʼ\U0001d7d9\U00010400\U0001f642\U00020000"  # noqa: E501
-SCRATCH = words.Scratch()
 GOLDEN_HASHES = {
     "dog": 0x0148C267E25A0791,
     "internationalisation": 0x2DA9E0C03D7BA6A1,
@@ -37,11 +36,11 @@ def rows_of(found: words.Scan) -> list[tuple[int, int, list[int]]]:
 
 
 def plain_row(caption: str) -> tuple[int, int, list[int]]:
-    return len(one_caption.words_of(caption)), one_caption.hash_of_text(caption), one_caption.ngram_hashes(caption)
+    return len(one_caption.words_of(caption)), hash_of_text(caption), ngram_hashes(caption)
 
 
 def scan(captions: list[str] | pa.Array) -> list[tuple[int, int, list[int]]]:
-    return rows_of(words.scan(captions if isinstance(captions, pa.Array) else pa.array(captions, pa.string()), SCRATCH))
+    return rows_of(words.scan(captions if isinstance(captions, pa.Array) else pa.array(captions, pa.string())))
 
 
 @pytest.mark.parametrize("case", GOLDEN, ids=lambda case: case["why"])
@@ -120,7 +119,7 @@ def test_rows_of_any_length_and_number_are_scanned():
 
 
 def test_no_rows_are_no_rows():
-    empty = words.scan(pa.array([], pa.string()), SCRATCH)
+    empty = words.scan(pa.array([], pa.string()))
     assert [array.size for array in empty] == [0, 0, 0, 0]
     assert scan(["", ""]) == [plain_row("")] * 2
     assert scan(pa.StringArray.from_buffers(0, pa.py_buffer(b""), pa.py_buffer(b""))) == []
@@ -128,17 +127,16 @@ def test_no_rows_are_no_rows():
 
 def test_nulls_are_refused():
     with pytest.raises(ValueError, match="hold 1 nulls"):
-        words.scan(pa.array(["a", None]), SCRATCH)
+        words.scan(pa.array(["a", None]))
 
 
-def test_threads_with_scratch_of_their_own_do_not_disturb_one_another():
+def test_threads_do_not_disturb_one_another():
     captions = [f"Word{i} l’été 漢字 number {i}" for i in range(5_000)]
     expected = scan(captions)
     found = []
 
     def work() -> None:
-        scratch = words.Scratch()
-        found.extend(rows_of(words.scan(pa.array(captions), scratch)) == expected for _ in range(5))
+        found.extend(scan(captions) == expected for _ in range(5))
 
     threads = [threading.Thread(target=work) for _ in range(3)]
     for thread in threads:
@@ -150,25 +148,25 @@ def test_threads_with_scratch_of_their_own_do_not_disturb_one_another():
 
 def test_hash_version_1_is_what_it_was():
     assert words.HASH_VERSION == 1
-    assert one_caption.hash_of_word("dog") == GOLDEN_HASHES["dog"]
-    assert one_caption.hash_of_word("internationalisation") == GOLDEN_HASHES["internationalisation"]
-    assert one_caption.hash_of_bigram("brown", "dog") == GOLDEN_HASHES["brown dog"]
-    assert one_caption.hash_of_text("A brown dog.") == GOLDEN_HASHES["a brown dog."]
+    assert hash_of_word("dog") == GOLDEN_HASHES["dog"]
+    assert hash_of_word("internationalisation") == GOLDEN_HASHES["internationalisation"]
+    assert hash_of_bigram("brown", "dog") == GOLDEN_HASHES["brown dog"]
+    assert hash_of_text("A brown dog.") == GOLDEN_HASHES["a brown dog."]
 
 
 def test_short_words_do_not_collide():
-    mixed = np.unique([one_caption.hash_of_word(chr(a) + chr(b)) for a in range(97, 123) for b in range(0x430, 0x450)])
+    mixed = np.unique([hash_of_word(chr(a) + chr(b)) for a in range(97, 123) for b in range(0x430, 0x450)])
     assert mixed.size == 26 * 32
 
 
 def test_bigrams_know_their_order():
-    assert one_caption.hash_of_bigram("a", "b") != one_caption.hash_of_bigram("b", "a")
+    assert hash_of_bigram("a", "b") != hash_of_bigram("b", "a")
 
 
 def test_texts_that_differ_in_punctuation_or_format_characters_alone_are_different():
     texts = ["a dog", "a dog.", "a  dog", "a\u00ad dog", "a dog\0"]
-    assert len({one_caption.hash_of_text(text) for text in texts}) == len(texts)
-    assert one_caption.hash_of_text("A DOG") == one_caption.hash_of_text("a dog")
+    assert len({hash_of_text(text) for text in texts}) == len(texts)
+    assert hash_of_text("A DOG") == hash_of_text("a dog")
 
 
 def test_ngrams_are_named_in_the_order_of_their_hashes():

@@ -153,7 +153,7 @@ def _check_texts(batch: pa.Table, identities: pa.StringArray, rules: Rules, wher
     caption, url = _strings(batch, "caption"), _strings(batch, "image_url")
     is_other = ~_equal(caption, captions.clean(caption))
     findings.rows("captions", is_other, where, "its caption is not as cleaning leaves it")
-    measured, counted = words.scan(caption, words.Scratch()), batch["words"].to_numpy()
+    measured, counted = words.scan(caption), batch["words"].to_numpy()
     both = "words = {}, its caption has {}".format
     findings.rows("words", counted != measured.words, where, lambda row: both(counted[row], measured.words[row]))
     vocabulary, has_rare_ngram = rules.tables[text.text_has_rare_ngram.name], np.zeros(len(counted), bool)

@@ -15,6 +15,7 @@ from altalign.filters import one_caption, words
 from altalign.pipelines.figures import image_figures, text_figures
 from altalign.pipelines.figures.text_figures import OF_IMAGE, OF_TEXT, Histograms
 from altalign.storage import parquet
+from tests.filters import plain_words
 
 TYPES: dict[str, pa.DataType] = {
     "source": pa.string(),
@@ -195,10 +196,10 @@ CAPTIONS = st.lists(
 )
 def test_the_first_string_of_each_sought_hash_is_kept(captions: list[str], ngrams: set[str], counts: list[int]) -> None:
     hashes = {
-        (one_caption.hash_of_bigram(*ngram.split()) if " " in ngram else one_caption.hash_of_word(ngram)): ngram
+        (plain_words.hash_of_bigram(*ngram.split()) if " " in ngram else plain_words.hash_of_word(ngram)): ngram
         for ngram in ngrams
     }
-    texts = sorted({one_caption.hash_of_text(caption) for caption in captions[::2]})
+    texts = sorted({plain_words.hash_of_text(caption) for caption in captions[::2]})
     hashes_sought = np.sort(np.array(list(hashes), np.uint64))
     look = text_figures.Seen(
         text_figures.SoughtHashes(
@@ -211,13 +212,11 @@ def test_the_first_string_of_each_sought_hash_is_kept(captions: list[str], ngram
         )
     )
     per_text = np.array(counts[: len(captions)], np.int64)
-    look.captions(
-        pa.array(captions, pa.string()), words.scan(pa.array(captions, pa.string()), words.Scratch()), per_text
-    )
+    look.captions(pa.array(captions, pa.string()), words.scan(pa.array(captions, pa.string())), per_text)
     expected: dict[int, str] = {}
     for caption, count in zip(captions, counts, strict=False):
-        if count >= 5 and one_caption.hash_of_text(caption) in texts:
-            expected.setdefault(one_caption.hash_of_text(caption), caption)
+        if count >= 5 and plain_words.hash_of_text(caption) in texts:
+            expected.setdefault(plain_words.hash_of_text(caption), caption)
     of_pool = {ngram for caption in captions for ngram in one_caption.ngrams_of(caption)}
     assert look.to_json()["texts"] == [[hash_, caption] for hash_, caption in sorted(expected.items())]
     assert look.to_json()["ngrams"] == [[hash_, ngram] for hash_, ngram in sorted(hashes.items()) if ngram in of_pool]

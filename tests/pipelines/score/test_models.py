@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 
 from altalign.errors import UsageError
-from altalign.filters import fasttext_files
+from altalign.filters import languages
 from altalign.pipelines.score import models
 from altalign.pipelines.score.scorers import Batch
 from altalign.settings.score import ScoreSettings
@@ -70,16 +70,16 @@ def test_a_module_of_the_working_directory_is_not_run(tmp_path: Path, monkeypatc
 @pytest.mark.parametrize("name", ["softmax.bin", "hs.ftz"])
 def test_a_file_that_is_cut_or_no_classifier_is_refused(name: str) -> None:
     data = (MODELS / name).read_bytes()
-    fasttext_files.check(data)
+    languages.check_model(data)
     for end in [*range(200), *range(200, len(data), 997), len(data) - 1]:
-        with pytest.raises(fasttext_files.ModelFileError):
-            fasttext_files.check(data[:end])
-    with pytest.raises(fasttext_files.ModelFileError, match="first bytes"):
-        fasttext_files.check(b"\x80\x04\x95" + bytes(100))
+        with pytest.raises(languages.ModelFileError):
+            languages.check_model(data[:end])
+    with pytest.raises(languages.ModelFileError, match="first bytes"):
+        languages.check_model(b"\x80\x04\x95" + bytes(100))
     vectors = bytearray(data)
     vectors[8 + 7 * 4] = 2  # the kind of model: skip-gram
-    with pytest.raises(fasttext_files.ModelFileError, match="not a classifier"):
-        fasttext_files.check(bytes(vectors))
+    with pytest.raises(languages.ModelFileError, match="not a classifier"):
+        languages.check_model(bytes(vectors))
 
 
 def test_a_refused_file_is_one_line(tmp_path: Path) -> None:

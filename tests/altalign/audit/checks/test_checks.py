@@ -86,7 +86,7 @@ def test_a_sample_of_shards_is_chosen_by_content_and_named(whole: Path, run: Pat
 
 
 def _hashes_of(run: Path) -> words.Scan:
-    return words.scan(pa.array([row["caption"] for row in runs.rows_of(run)], pa.string()), words.Scratch())
+    return words.scan(pa.array([row["caption"] for row in runs.rows_of(run)], pa.string()))
 
 
 def _share_a_text(run: Path) -> None:
