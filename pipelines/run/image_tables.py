@@ -31,61 +31,45 @@ PoolImagesUnit = Unit  # `fetch_units` that follow one another: their names, and
 DropUnit = Unit  # a fetch unit, its `place` in their order, and `kept`, `counts` and `funnel` of its mark
 
 
-class GatherFacts(Facts):
-    """How many images of a table were copied to a blob, and how many bytes they have."""
-
+class GatherFacts(Facts):  # how many images of a table were copied to a blob, and how many bytes they have
     images: int
     bytes: int
 
 
-class ChosenFacts(Facts):
-    """How many rows of a unit stay, and counts."""
-
+class ChosenFacts(Facts):  # how many rows of a unit stay, and counts
     kept: int
     counts: list[CountRow]  # rows by stage, source and reason
     failed: list[FailedRow]  # rows by every rule that holds
 
 
-class DropFacts(ChosenFacts):
-    """What decontamination leaves of a fetch unit."""
-
+class DropFacts(ChosenFacts):  # what decontamination leaves of a fetch unit
     funnel: list[FunnelRow]
     dropped_images: list[ImagesRow] | None  # None in marks of older versions
 
 
-class FetchFacts(DropFacts):
-    """What became of a fetch unit."""
-
+class FetchFacts(DropFacts):  # what became of a fetch unit
     pictures: list[tuple[str, int, int]]  # image_id, offset and bytes of some dropped images, for the galleries
     hosts: Mapping[str, tuple[int, int, int]]  # images of the sample by host, how many came, how many were kept
 
 
-class TestFacts(Facts):
-    """How many test images of a part were read, how many are flat, and the digest of their unit."""
-
+class TestFacts(Facts):  # how many test images of a part were read, how many are flat, and the digest of their unit
     digest: str
     test_set: str
     images: int
     flat: int
 
 
-class AugmentedFacts(Facts):
-    """How many images were copied, and the digest of their unit."""
-
+class AugmentedFacts(Facts):  # how many images were copied, and the digest of their unit
     digest: str
     images: int
 
 
-class LearnedFacts(Facts):
-    """How many clusters were found, and how many images the map was learned from."""
-
+class LearnedFacts(Facts):  # how many clusters were found, and how many images the map was learned from
     clusters: int
     training_images: int
 
 
-class IndexFacts(Facts):
-    """How many test images are in the index, and how many of them are flat."""
-
+class IndexFacts(Facts):  # how many test images are in the index, and how many of them are flat
     test_images: int
     flat_test_images: int
 
@@ -102,9 +86,7 @@ class FoundFacts(Facts):
     images_without_a_bucket: int
 
 
-class CellFacts(Facts):
-    """How many cells there are."""
-
+class CellFacts(Facts):  # how many cells there are
     cells: int
 
 
@@ -116,16 +98,12 @@ class CompareFacts(Facts):
     same_bytes: int
 
 
-class JoinFacts(Facts):
-    """How many pairs have the same bytes, and how many images the cell has."""
-
+class JoinFacts(Facts):  # how many pairs have the same bytes, and how many images the cell has
     same_bytes: int
     largest_cell: int
 
 
-class ReplaceFacts(Facts):
-    """How many images go, and how many stay in their place."""
-
+class ReplaceFacts(Facts):  # how many images go, and how many stay in their place
     images_that_go: int
     images_that_stay_for_others: int
 

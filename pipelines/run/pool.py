@@ -107,7 +107,7 @@ def candidates(run: Run, unit: PoolUnit, *, texts_alone: bool = False) -> Iterat
     source, row = run.files[unit["file"]], unit["row"]
     settings = run.config.input[source.input]
     if unit["direct"]:
-        path, of_file = source.path, [source.number]
+        path, of_file = source.path, [unit["file"]]
         columns = needed_columns.text_columns(settings) if texts_alone else needed_columns.columns(settings)
     else:
         path, of_file = CANDIDATES.path(run, source.name), []

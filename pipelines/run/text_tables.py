@@ -16,9 +16,7 @@ FileUnit = Unit  # `file`: the number of an input file in input order
 PoolUnit = Unit
 
 
-class ExtractFacts(Facts):
-    """What was read of an input file."""
-
+class ExtractFacts(Facts):  # what was read of an input file
     stamp: list[int | str]  # size and time of change of the file, or its digest in the store, before it was read
     direct: bool  # whether the file is its own pool (a Parquet table of one caption a row, without images)
     row_groups: list[int]  # rows of each row group of its pool
@@ -38,9 +36,7 @@ class CountFacts(Facts):
     words: list[list[int]]
 
 
-class MergeFacts(Facts):
-    """Histogram (as JSON) and number of a partition's entries, by kind of table; images by source."""
-
+class MergeFacts(Facts):  # histogram (as JSON) and number of a partition's entries, by kind of table; images by source
     ngrams: list[list[int]]
     ngrams_rows: int
     texts: list[list[int]]
@@ -50,9 +46,7 @@ class MergeFacts(Facts):
     images_of_sources: list[int] | None
 
 
-class JudgeFacts(Facts):
-    """Rows that were judged, where the slices of survivors lie, and counts of dropped rows."""
-
+class JudgeFacts(Facts):  # rows that were judged, where the slices of survivors lie, and counts of dropped rows
     rows: int
     spilled: list[int]
     counts: list[CountRow]
@@ -62,9 +56,7 @@ class JudgeFacts(Facts):
 RowGroup = dict[str, int]  # a row group of grouped survivors, which is one fetch unit: its `rows` and `images`
 
 
-class GroupFacts(Facts):
-    """The fetch units of a partition, and counts of kept rows and of repeated pairs."""
-
+class GroupFacts(Facts):  # the fetch units of a partition, and counts of kept rows and of repeated pairs
     row_groups: list[RowGroup]
     counts: list[CountRow]
     failed: list[FailedRow]
