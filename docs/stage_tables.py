@@ -3,7 +3,7 @@
 import pyarrow as pa
 
 from altalign.data.stages import STAGES
-from altalign.pipelines.run.units import Format, Table
+from altalign.pipelines.run.units import Table
 from altalign.pipelines.stages import decontaminate, extract, fetch, judge, tables, write
 
 DECLARED = dict(zip(STAGES, (extract, tables, judge, fetch, decontaminate, write), strict=True))
@@ -37,4 +37,4 @@ def _readers(table: Table) -> str:
 
 def _has_caption(table: Table) -> bool:
     has_column = isinstance(table.columns, pa.Schema) and "caption" in table.columns.names
-    return has_column or table.format is Format.TAR
+    return has_column or table.where.endswith(".tar")

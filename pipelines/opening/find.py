@@ -27,43 +27,43 @@ def find_run(config: CurateConfig, *, config_path: str) -> Run:
     Raises:
         UsageError: no file matches, a file lacks a column that settings name, or a list or a model cannot be read.
     """
-    if not config.run.folder:
+    run_folder = config.run.folder
+    if not run_folder:
         raise UsageError(f'{config_path} [run] folder: not set; name where the run is written, as folder = "runs/mine"')
-    _check(storage.check, config.run.folder, f"{config_path} [run] folder")
+    _check(storage.check, run_folder, f"{config_path} [run] folder")
     where = config_path if config_path == "--input" else f"{config_path} [input] paths"
     files: list[InputFile] = []
     for number, settings in enumerate(config.input):
         matching = [path for pattern in settings.paths for path in _matching(pattern, where)]
-        paths = read.listed(matching, settings)
-        if not paths:
+        if not (paths := read.listed(matching, settings)):
             raise UsageError(
                 f"{where}: no tar in {', '.join(matching)}; name the tars or a folder of them, "
                 'or set kind = "folder" for a folder of images'
             )
         for path in paths:
-            _check_input(path, settings, config.run.folder, where)
+            _check_input(path, settings, run_folder, where)
         read.check(paths, settings)
         of_source = {file.named for file in files if config.input[file.input].source == settings.source}
         for path, named in zip(paths, _names(paths, settings, of_source), strict=True):
-            parts = [(path, None)] if settings.kind != "folder" else []
-            parts = parts or [(f"{path}#{i}", part) for i, part in enumerate(folder.parts(path, settings))]
-            files += [InputFile(len(files) + i, each, number, part, named) for i, (each, part) in enumerate(parts)]
+            parts = folder.parts(path, settings) if settings.kind == "folder" else []
+            of_path = [(f"{path}#{i}", part) for i, part in enumerate(parts)] or [(path, None)]
+            files += [InputFile(len(files) + i, each, number, part, named) for i, (each, part) in enumerate(of_path)]
     hooks = measuring.hooks_of(config)
     measuring.blocked_urls(config.fetch)
     for test_set in config.decontaminate.named_sets:
-        if storage.is_inside(config.run.folder, test_set.path):
+        if storage.is_inside(run_folder, test_set.path):
             raise UsageError(
-                f"[decontaminate] test_sets: {test_set.path}: the run's own folder {config.run.folder} is in it; "
+                f"[decontaminate] test_sets: {test_set.path}: the run's own folder {run_folder} is in it; "
                 "keep test set and run apart"
             )
         for each in sorted({storage.folder_of(path) for part in test_sets.parts(test_set) for path in part.paths}):
-            _check_apart(each, config.run.folder, f"[decontaminate] test_sets: {each}")
+            _check_apart(each, run_folder, f"[decontaminate] test_sets: {each}")
     if calibration := config.decontaminate.calibration:
         calibration_files.named(calibration, hooks.embedder)
-        _check_apart(calibration, config.run.folder, f"[decontaminate] calibration = {calibration!r}")
+        _check_apart(calibration, run_folder, f"[decontaminate] calibration = {calibration!r}")
     if config.fetch.source == "web":
         Domains.load(config.fetch.blocked_domains)
-    run = Run(config.run.folder, config, tuple(files), own.modules(config, config_path))
+    run = Run(run_folder, config, tuple(files), own.modules(config, config_path))
     own.check(config, run.modules)
     return run
 
@@ -73,12 +73,12 @@ def _matching(pattern: str, where: str) -> list[str]:
     _check(storage.check_input, pattern, where)
     if paths := storage.find(pattern):
         return paths
+    from_here, repair = f" (from {Path.cwd()})", "give paths relative to the working directory"
     if storage.is_remote(pattern):
-        is_of_web = storage.is_of_web(pattern)
-        repair = "look at the address" if is_of_web else "look at what is there, and whether it may be listed"
-        raise UsageError(f"{where}: nothing matches {pattern!r}; {repair}")
-    repair = "give paths relative to the working directory"
-    raise UsageError(f"{where}: nothing matches {pattern!r} (from {Path.cwd()}); {repair}")
+        from_here, repair = "", "look at what is there, and whether it may be listed"
+    if storage.is_of_web(pattern):
+        repair = "look at the address"
+    raise UsageError(f"{where}: nothing matches {pattern!r}{from_here}; {repair}")
 
 
 def _check(check: Callable[[str], None], path: str, where: str) -> None:
@@ -106,24 +106,25 @@ def _names(paths: Sequence[str], settings: InputSettings, taken: set[str]) -> li
 
 def _check_input(path: str, settings: InputSettings, run_folder: str, where: str) -> None:
     """Refuse a path that is no file, or no folder, lies in the run's folder, or has a name that cannot be printed."""
-    kind = storage.kind(path)
-    if settings.kind == "folder":
-        if kind != "folder":
-            raise UsageError(f'{where}: {path} is a file, and kind = "folder"; name the folder that it is in')
-        if storage.is_inside(run_folder, path):
-            raise UsageError(f"{where}: {path}: the run's own folder {run_folder} is in it; keep input and run apart")
-    elif kind == "folder" and any(name.lower().endswith(IMAGE_NAMES) for name in storage.files_below(path)):
-        repair = "curate it as a run of its own, and merge the two"
-        repair = repair if where == "--input" else 'name it in an [[input]] of kind = "folder"'
-        raise UsageError(f'{where}: {path} is a folder of images, and kind = "{settings.kind}"; {repair}')
-    elif kind == "folder":
-        raise UsageError(f"{where}: {path} is a folder, where a file is meant; name its files, such as {path}/*")
-    if kind == "other":
-        raise UsageError(f"{where}: {path} is no regular file (a pipe or a device); write it to a file first")
-    if storage.is_inside(path, run_folder):
-        raise UsageError(f"{where}: {path} is in the run's own folder {run_folder}; keep input and run apart")
-    if not path.isprintable() or any("\ud800" <= character <= "\udfff" for character in path):
-        raise UsageError(f"{where}: {path!r} has a name that is not UTF-8 or holds control characters; rename it")
+    kind, why = storage.kind(path), ""
+    if settings.kind == "folder" and kind != "folder":
+        why = f'{path} is a file, and kind = "folder"; name the folder that it is in'
+    elif settings.kind == "folder" and storage.is_inside(run_folder, path):
+        why = f"{path}: the run's own folder {run_folder} is in it; keep input and run apart"
+    elif settings.kind != "folder" and kind == "folder":
+        why = f"{path} is a folder, where a file is meant; name its files, such as {path}/*"
+        if any(name.lower().endswith(IMAGE_NAMES) for name in storage.files_below(path)):
+            of_config = 'name it in an [[input]] of kind = "folder"'
+            repair = "curate it as a run of its own, and merge the two" if where == "--input" else of_config
+            why = f'{path} is a folder of images, and kind = "{settings.kind}"; {repair}'
+    elif kind == "other":
+        why = f"{path} is no regular file (a pipe or a device); write it to a file first"
+    elif storage.is_inside(path, run_folder):
+        why = f"{path} is in the run's own folder {run_folder}; keep input and run apart"
+    elif not path.isprintable() or any("\ud800" <= character <= "\udfff" for character in path):
+        why = f"{path!r} has a name that is not UTF-8 or holds control characters; rename it"
+    if why:
+        raise UsageError(f"{where}: {why}")
 
 
 def _check_apart(path: str, run_folder: str, where: str) -> None:
@@ -183,17 +184,14 @@ def check_tables(run: Run) -> None:
 
 def _without_images(paths: Sequence[str], settings: InputSettings) -> str:
     """Why no image can come of an input; empty where one can."""
-    match settings.kind:
-        case "webdataset" | "folder":
-            return ""
-        case "table":
-            return "" if settings.image_column else "a table without [input] image_column"
-        case "wat":
-            return "WAT files hold no images"
+    if settings.kind == "table":
+        return "" if settings.image_column else "a table without [input] image_column"
+    if settings.kind == "wat":
+        return "WAT files hold no images"
     looked_at = 0
-    for path in paths:
-        records, is_found = read.look_for_images(path)
-        if is_found:
+    for path in paths if settings.kind == "warc" else ():
+        records, is_there = read.look_for_images(path)
+        if is_there:
             return ""
         looked_at += records
     # Of files that hold nothing at all, extract says that they do.

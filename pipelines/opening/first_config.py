@@ -4,10 +4,7 @@ import json
 import re
 import tomllib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import Any, Literal, cast
-
-import pyarrow as pa
+from typing import Any, Literal, NamedTuple
 
 from altalign import storage
 from altalign.data.shards import IMAGE_NAMES
@@ -18,14 +15,12 @@ from altalign.pipelines.opening.find import find_run
 from altalign.pipelines.read import folder
 from altalign.pipelines.read.tables import arrow, lines, table
 from altalign.settings.curate import CurateConfig, InputSettings, named_after
-from altalign.terminal import shown
+from altalign.terminal import many, shown
 
-_ARCHIVES = (".warc", ".warc.gz", ".warc.zst")
-_METADATA = (".wat", ".wat.gz", ".warc.wat.gz")
 _TABLES = (".parquet", ".pq", ".arrow", ".csv", ".tsv", ".jsonl", ".ndjson")
 _ENDINGS = {
-    "wat": _METADATA,
-    "warc": _ARCHIVES,
+    "wat": (".wat", ".wat.gz", ".warc.wat.gz"),
+    "warc": (".warc", ".warc.gz", ".warc.zst"),
     "webdataset": (".tar", ".tar.gz", ".tgz", ".tar.zst"),
     "table": (*_TABLES, *(f"{ending}{more}" for ending in _TABLES[3:] for more in (".gz", ".zst"))),
 }
@@ -46,15 +41,21 @@ _IDS = re.compile(
     r"(?i:(.*[\W_])?(id|uid|uuid|guid|key)|(photo|image|img|coco|sent|sample|caption)id|rights|credits?|"
     r".*(licen[cs]e|copyright|attribution).*)|.*[a-z](Id|ID)"
 )
+# what a column holds, by its type as Arrow writes it
+_HOLDS = {
+    "text": r"(large_)?string(_view)?|dictionary<values=(large_)?string,.*",
+    "texts": r"(large_)?list<\w+: (large_)?string\b.*>",
+    "bytes": r"(large_)?binary|struct<.*\bbytes: (large_)?binary\b.*>",
+    "number": r"u?int\d+",
+}
 _FILES_LISTED = 8
 
 
-@dataclass(frozen=True)
-class Guess:
+class Guess(NamedTuple):
     """An input as it was guessed: its settings, each with a comment on it, and where its images are."""
 
-    settings: Mapping[str, object]
-    comments: Mapping[str, str]
+    settings: dict[str, Any]
+    comments: dict[str, str]
     images: Literal["in hand", "by URL", "archive"]  # the last: in web archives, also those of other inputs' URLs
 
 
@@ -64,35 +65,27 @@ def first_config(paths: Sequence[str], *, run_folder: str) -> str:
     Raises:
         UsageError: nothing is there, or nothing that can be curated; the error says what there is.
     """
-    guesses = [_guess(path.rstrip("/") or "/") for path in paths]
+    guesses, inputs, names = [_guess(path.rstrip("/") or "/") for path in paths], "", list[str]()
     for guess in guesses:
-        path = cast(list[str], guess.settings["paths"])[0]
+        path = guess.settings["paths"][0]
         if guess.settings["kind"] == "folder" and storage.is_inside(run_folder, path):
             raise UsageError(f"{run_folder}: in the folder of images {path}; name another with --run, outside of it")
         if storage.is_inside(path, run_folder):
             raise UsageError(f"{run_folder}: the input {path} is in it; name another with --run")
-    text, where = _text(guesses, run_folder), "the config that was guessed"
-    find_run(CurateConfig.from_values(tomllib.loads(text), where=where), config_path=where)
-    return text
-
-
-def _text(guesses: Sequence[Guess], run_folder: str) -> str:
-    inputs, names = "", list[str]()
-    for guess in guesses:
         inputs += "\n[[input]]\n"
         if len(guesses) > 1:  # by which rows of one are told from those of another
-            names.append(named_after(cast(list[str], guess.settings["paths"])[0], names))
+            names.append(named_after(path, names))
             inputs += f"name = {_toml(names[-1])}\n"
         for name, value in guess.settings.items():
             line = f"{name} = {_toml(value)}"
             inputs += (f"{line:<40} # {guess.comments[name]}" if name in guess.comments else line) + "\n"
     fetch = 'source = "archive"                       # images are in the inputs; "web" downloads the others'
-    where = {guess.images for guess in guesses}
-    if "by URL" in where and "archive" not in where:  # archives are there for the URLs of the others
-        rest = "; those in hand are read where they are" if "in hand" in where else ""
+    images = {guess.images for guess in guesses}
+    if "by URL" in images and "archive" not in images:  # archives are there for the URLs of the others
+        rest = "; those in hand are read where they are" if "in hand" in images else ""
         fetch = f"""source = "web"                           # images are downloaded by URL{rest}
 # user_agent = "altalign/VERSION (+https://example.org/our-crawl)"  # where you can be reached"""
-    return f"""\
+    text = f"""\
 # Written by `altalign init`. What was guessed is said; change it where it is wrong.
 # Try it without work: altalign curate THIS_FILE --dry-run. All settings: config.toml of the run
 
@@ -112,12 +105,14 @@ short_side_above_px = 200
 # [decontaminate]
 # test_sets = ["data/coco/val2017"]      # near-duplicates of these images are dropped
 """
+    where = "the config that was guessed"
+    find_run(CurateConfig.from_values(tomllib.loads(text), where=where), config_path=where)
+    return text
 
 
 def _toml(value: object) -> str:
-    if isinstance(value, str) and "\\" in value and "'" not in value:
-        return f"'{value}'"
-    return json.dumps(value, ensure_ascii=False)
+    is_literal = isinstance(value, str) and "\\" in value and "'" not in value
+    return f"'{value}'" if is_literal else json.dumps(value, ensure_ascii=False)
 
 
 # What a path is -------------------------------------------------------------------------------------------------------
@@ -131,8 +126,7 @@ def _guess(path: str) -> Guess:
     if not paths:
         raise UsageError(f"{path}: nothing is there; give files, folders or globs that exist")
     name = storage.name(paths[0]).lower()
-    kind = _kind_of(name)
-    if kind is None:
+    if (kind := _kind_of(name)) is None:
         repair = "name the folder that it is in" if name.endswith(IMAGE_NAMES) else not_inputs.advice(paths[0])
         raise UsageError(f"{paths[0]}: not the name of a web archive, a table or a tar; {repair}")
     return _of_files(kind, [path], paths)
@@ -151,8 +145,8 @@ def _of_folder(path: str) -> Guess:
     splits = storage.read_json(storage.join(path, "dataset_dict.json")).get("splits")
     if isinstance(splits, list) and splits:
         guess = _of_folder(storage.join(path, "train" if "train" in splits else str(splits[0])))
-        comment = f"of the splits {', '.join(map(str, splits))}"
-        return replace(guess, comments={**guess.comments, "paths": comment})
+        guess.comments["paths"] = f"of the splits {', '.join(map(str, splits))}"
+        return guess
     if _is_run(path):
         return _of_folder(storage.join(path, "shards"))
     saved = arrow.listed(path)
@@ -160,24 +154,20 @@ def _of_folder(path: str) -> Guess:
         return _of_files("table", [path], saved, what="a data set saved by Hugging Face's save_to_disk")
     names = storage.names(path)
     of_kinds = {kind: [name for name in names if _kind_of(name) == kind] for kind in _ENDINGS}
-    for kind in ("webdataset", "wat", "warc"):
-        if some := of_kinds[kind]:
-            files = [storage.join(path, name) for name in some]
-            guess = _of_files(kind, [path] if kind == "webdataset" else _globs(path, kind, some), files)
-            stems = {name.partition(".")[0] for name in some}  # side-cars of tars belong to these
-            others = [name for name in names if _kind_of(name) and name.partition(".")[0] not in stems]
-            if not others:
-                return guess
-            left_out = f"{guess.comments['kind']}; left out are {', '.join(map(shown, others[:_FILES_LISTED]))}"
-            return replace(guess, comments={**guess.comments, "kind": left_out})
+    for kind in filter(of_kinds.get, ("webdataset", "wat", "warc")):
+        guess = _of_files_in(path, kind, of_kinds[kind])
+        stems = {name.partition(".")[0] for name in of_kinds[kind]}  # side-cars of tars belong to these
+        if others := [name for name in names if _kind_of(name) and name.partition(".")[0] not in stems]:
+            guess.comments["kind"] += f"; left out are {', '.join(map(shown, others[:_FILES_LISTED]))}"
+        return guess
     try:
         parts = folder.parts(path, InputSettings(kind="folder", paths=[path]))
     except UsageError:
         parts = []
     if parts:
         return _of_images(path, parts[0], of_kinds["table"])
-    if some := of_kinds["table"]:
-        return _of_files("table", _globs(path, "table", some), [storage.join(path, name) for name in some])
+    if of_kinds["table"]:
+        return _of_files_in(path, "table", of_kinds["table"])
     entries = sorted(storage.entries(path))
     if runs := [name for name in entries if _is_run(storage.join(path, name))]:
         holds = f"it holds runs ({', '.join(map(shown, runs[:_FILES_LISTED]))})"
@@ -187,20 +177,21 @@ def _of_folder(path: str) -> Guess:
     raise UsageError(f"{path}: {lacks}; give the folder that holds them")
 
 
-def _globs(path: str, kind: str, names: Sequence[str]) -> list[str]:
-    """A glob for each ending that the files have."""
+def _of_files_in(path: str, kind: str, names: Sequence[str]) -> Guess:
+    """Files of a folder, by a glob for each ending that they have; tars by the folder, which their side-cars are in."""
     endings = set[str]()
     for name in names:
         longest = max(len(end) for end in _ENDINGS[kind] if name.lower().endswith(end))
         endings.add(name[len(name) - longest :])
-    return [storage.join(path, f"*{end}") for end in sorted(endings)]
+    globs = [path] if kind == "webdataset" else [storage.join(path, f"*{end}") for end in sorted(endings)]
+    return _of_files(kind, globs, [storage.join(path, name) for name in names])
 
 
-def _of_files(kind: str, paths: list[str], files: Sequence[str], *, what: str = "") -> Guess:
-    count = f"{len(files):,} file{'s' * (len(files) > 1)}"
-    settings: dict[str, object] = {"kind": kind, "paths": paths}
+def _of_files(kind: str, paths: list[str], files: Sequence[str], *, what: str = "a table") -> Guess:
+    settings: dict[str, Any] = {"kind": kind, "paths": paths}
+    count = many(len(files), "file")
     if kind == "table":
-        return _of_table(settings, {"kind": f"{what or 'a table'}: {count}"}, files[0])
+        return _of_table(settings, {"kind": f"{what}: {count}"}, files[0])
     if kind == "webdataset":
         listed = read.listed(paths, InputSettings(kind="webdataset", paths=paths))
         failed = ', and side-cars of img2dataset: what failed is fetched with fetch.source = "web"'
@@ -211,11 +202,11 @@ def _of_files(kind: str, paths: list[str], files: Sequence[str], *, what: str = 
     if not any(records or has_image for records, has_image in looked_at):
         raise UsageError(f"{files[0]}: no record in it; give archives that hold pages or images")
     has_image = any(is_image for _, is_image in looked_at)
-    about = "web archives that hold images" if has_image else "web archives of pages alone"
-    return Guess(settings, {"kind": f"{about}: {count}"}, "archive" if has_image else "by URL")
+    about = "that hold images" if has_image else "of pages alone"
+    return Guess(settings, {"kind": f"web archives {about}: {count}"}, "archive" if has_image else "by URL")
 
 
-def _of_table(settings: dict[str, object], comments: dict[str, str], path: str) -> Guess:
+def _of_table(settings: dict[str, Any], comments: dict[str, str], path: str) -> Guess:
     not_inputs.check_text(path, lines.form_of(path))
     every = _columns(path)
     columns = {name: holds for name, holds in every.items() if holds != "number"}
@@ -228,8 +219,15 @@ def _of_table(settings: dict[str, object], comments: dict[str, str], path: str) 
     if not caption or not (url or image):
         if len(columns) == 1:  # of another delimiter
             read.check([path], InputSettings(kind="table", paths=[path]))
-        if caption and (of_folder := _of_names(path, every, caption)):
-            return of_folder
+        file, of_images = _column("file_column", _holding(every, "text")), path.rpartition("/")[0] or "."
+        if caption and file:
+            try:
+                return _with_captions(of_images, path, every, {"kind": "images of a folder"})
+            except (UsageError, UnreadableError) as error:
+                raise UsageError(
+                    f'{path}: {file} has names of images, and {error}; write kind = "folder", paths = [the folder of '
+                    f'these], captions = "{path}", file_column = "{file}", caption_column = "{caption}"'
+                ) from None
         lacking = "captions" if not caption else "URLs or images"
         raise UsageError(
             f"{path}: no column is known to hold {lacking}, there are {names}; write the config by hand, and name them "
@@ -244,68 +242,50 @@ def _of_table(settings: dict[str, object], comments: dict[str, str], path: str) 
         settings["image_column"], comments["image_column"] = image, "guessed by its type: images are in hand"
     if page:
         settings["page_url_column"] = page
-    _keep(settings, comments, every)
-    return Guess(settings, comments, "in hand" if image else "by URL")
+    return _kept(Guess(settings, comments, "in hand" if image else "by URL"), every)
 
 
 def _of_images(path: str, part: folder.FolderPart, tables: Sequence[str]) -> Guess:
     """A folder of images: captions are beside them, in a table in the folder, or in the names."""
     files = folder.files(part, InputSettings(kind="folder", paths=[path]))
-    settings: dict[str, object] = {"kind": "folder", "paths": [path]}
     images = [file.name for file in files if folder.is_image(file.name)]
     stems = {name.rpartition(".")[0] for name in images}
     texts = sum(not folder.is_image(file.name) and file.name.rpartition(".")[0] in stems for file in files)
     count = f"{len(images):,}{' and more' if part.end is not None else ''} images"
     comments = {"kind": f"a folder of {count}, {texts:,} texts beside them{not_inputs.not_decoded(images)}"}
     if texts:
-        return Guess(settings, comments, "in hand")
-    for of_table in (storage.join(path, name) for name in tables):
-        columns = _columns(of_table)
-        file = _column("file_column", _holding(columns, "text"))
-        caption = _column("caption_column", _holding(columns, "text", "texts", "bytes"))
-        guessed = {**settings, "captions": of_table, "file_column": file, "caption_column": caption}
-        if file and caption:
-            try:
-                folder.check([path], InputSettings.model_validate(guessed))
-            except (UsageError, UnreadableError):
-                continue
-            comments["captions"] = f"of {', '.join(columns)}"
-            _keep(guessed, comments, columns)
-            return Guess(guessed, comments, "in hand")
-    settings["caption_pattern"] = r"(.*/)?(?P<caption>[^/]+)\.\w+"
+        return Guess({"kind": "folder", "paths": [path]}, comments, "in hand")
+    for captions in (storage.join(path, name) for name in tables):
+        try:
+            return _with_captions(path, captions, _columns(captions), comments)
+        except (UsageError, UnreadableError):
+            continue
     comments["caption_pattern"] = f"no texts are beside them: names are captions, such as {shown(images[0])}"
-    return Guess(settings, comments, "in hand")
+    pattern = r"(.*/)?(?P<caption>[^/]+)\.\w+"
+    return Guess({"kind": "folder", "paths": [path], "caption_pattern": pattern}, comments, "in hand")
 
 
-def _of_names(path: str, columns: Mapping[str, str], caption: str) -> Guess | None:
-    """A table of names of images and their captions, with the folder that it is in; None where they are not there."""
-    file = _column("file_column", [name for name in _holding(columns, "text") if name != caption])
-    if not file:
-        return None
-    of_images = path.rpartition("/")[0] or "."
-    settings: dict[str, object] = {"kind": "folder", "paths": [of_images], "captions": path}
-    settings |= {"file_column": file, "caption_column": caption}
-    try:
-        folder.check([of_images], InputSettings.model_validate(settings))
-    except (UsageError, UnreadableError) as error:
-        raise UsageError(
-            f'{path}: {file} has names of images, and {error}; write kind = "folder", paths = [the folder of '
-            f'these], captions = "{path}", file_column = "{file}", caption_column = "{caption}"'
-        ) from None
-    comments = {"kind": "images of a folder", "captions": f"of {', '.join(columns)}"}
-    _keep(settings, comments, columns)
-    return Guess(settings, comments, "in hand")
+def _with_captions(path: str, table: str, columns: Mapping[str, str], comments: dict[str, str]) -> Guess:
+    """A folder of images, with a table of their names and captions; UsageError where it is not of these."""
+    settings: dict[str, Any] = {"kind": "folder", "paths": [path], "captions": table}
+    settings["file_column"] = _column("file_column", _holding(columns, "text"))
+    settings["caption_column"] = _column("caption_column", _holding(columns, "text", "texts", "bytes"))
+    if not (settings["file_column"] and settings["caption_column"]):
+        raise UsageError(f"{table}: no columns of names and captions")
+    folder.check([path], InputSettings.model_validate(settings))
+    return _kept(Guess(settings, {**comments, "captions": f"of {', '.join(columns)}"}, "in hand"), columns)
 
 
 # Columns --------------------------------------------------------------------------------------------------------------
 
 
-def _keep(settings: dict[str, object], comments: dict[str, str], columns: Mapping[str, str]) -> None:
-    """Keep the columns that tell where a pair is from, and its licence."""
+def _kept(guess: Guess, columns: Mapping[str, str]) -> Guess:
+    """The same with the columns that tell where a pair is from, and its licence."""
     names = [name for name in _holding(columns, "text", "number") if _IDS.fullmatch(name)]
-    if kept := [name for name in names if name not in settings.values()]:
-        settings["keep_columns"] = kept
-        comments["keep_columns"] = "guessed by their names; each pair has them in `extra`"
+    if kept := [name for name in names if name not in guess.settings.values()]:
+        guess.settings["keep_columns"] = kept
+        guess.comments["keep_columns"] = "guessed by their names; each pair has them in `extra`"
+    return guess
 
 
 def _holding(columns: Mapping[str, str], *kinds: str) -> list[str]:
@@ -321,21 +301,6 @@ def _column(setting: str, names: Sequence[str]) -> str:
 def _columns(path: str) -> dict[str, str]:
     """The columns of a table, and what each holds: text, texts (lists), bytes or number; others are left out."""
     if lines.form_of(path) in lines.BINARY:
-        return {field.name: holds for field in table.schema_of(path) if (holds := _holds(field.type))}
+        types = [(field.name, str(field.type)) for field in table.schema_of(path)]
+        return {name: kind for name, type_ in types for kind, of in _HOLDS.items() if re.fullmatch(of, type_)}
     return dict.fromkeys(lines.names_of(path, [])[0], "text")
-
-
-def _holds(kind: Any) -> str:
-    if pa.types.is_dictionary(kind):
-        kind = kind.value_type
-    if pa.types.is_list(kind) or pa.types.is_large_list(kind):
-        return "texts" if _holds(kind.value_type) == "text" else ""
-    if pa.types.is_struct(kind):
-        at = kind.get_field_index("bytes")
-        return _holds(kind.field(at).type) if at >= 0 else ""
-    if pa.types.is_binary(kind) or pa.types.is_large_binary(kind):
-        return "bytes"
-    if pa.types.is_integer(kind):
-        return "number"
-    is_text = pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind)
-    return "text" if is_text else ""

@@ -7,7 +7,6 @@ import platform
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple, cast
 
@@ -44,8 +43,7 @@ from altalign.terminal import many
 OF_TEST_SET = "files of test set "  # begins the name under which the files of a test set are recorded
 
 
-@dataclass(frozen=True)
-class Grounds:
+class Grounds(NamedTuple):
     """What a stage's result rests on, and a digest of that and of the grounds of all stages before it."""
 
     reads: Mapping[str, object]
@@ -58,12 +56,11 @@ def grounds_of(config: CurateConfig, files: Sequence[InputFile], modules: Sequen
     versions = {"schema_version": SCHEMA_VERSION, "rules_version": RULES_VERSION, "work_version": WORK_VERSION}
     reads["extract"] |= versions
     for name, value in flatten(config.model_dump(mode="json")):
-        stage = stage_of(CurateConfig, name)
-        if stage is not None:
+        if (stage := stage_of(CurateConfig, name)) is not None:
             reads[stage if stage in STAGES else "write"][name] = value
     reads["extract"]["files"] = [file.path for file in files]
-    for name in [*files_named(config), *config.fetch.blocked_domains, *config.fetch.blocked_urls]:
-        reads["fetch"][f"file {name}"] = content(name)
+    of_fetch = [*files_named(config), *config.fetch.blocked_domains, *config.fetch.blocked_urls]
+    of_calibration = calibration_files.files_of(config.decontaminate.calibration)
     for module in modules:
         for stage, entries in (("judge", config.text.filters), ("fetch", config.image.filters)):
             if any(entry.startswith(f"{module.name}:") for entry in entries):
@@ -71,9 +68,9 @@ def grounds_of(config: CurateConfig, files: Sequence[InputFile], modules: Sequen
     for test_set in config.decontaminate.named_sets:
         stamps = list(test_sets.stamps(test_sets.parts(test_set)))
         reads["decontaminate"][f"{OF_TEST_SET}{test_set.name}"] = digest(stamps)
-    for name in calibration_files.files_of(config.decontaminate.calibration):
-        reads["decontaminate"][f"file {name}"] = content(name)
-    grounds, before = {}, ""
+    for stage, names in (("fetch", of_fetch), ("decontaminate", of_calibration)):
+        reads[stage] |= {f"file {name}": content(name) for name in names}
+    grounds, before = dict[str, Grounds](), ""
     for stage in STAGES:
         before = hashlib.sha256((before + json.dumps(reads[stage], sort_keys=True)).encode()).hexdigest()
         grounds[stage] = Grounds(reads[stage], before)
@@ -124,20 +121,16 @@ def check_finished(run: Run) -> None:
         DamagedError: a shard is missing or of another size, or the counts are missing.
     """
     path = run.path("manifest.json")
-    entries = storage.read_json(path).get("shards")
-    if not isinstance(entries, list) or not all(_has(entry, "name", "bytes") for entry in entries):
-        raise damaged(run.folder, path, "no shards are in it")
-    sizes = {f"shards/{entry['name']}": entry["bytes"] for entry in entries}
+    try:
+        sizes = {f"shards/{entry['name']}": entry["bytes"] for entry in storage.read_json(path)["shards"]}
+    except (KeyError, TypeError):
+        raise damaged(run.folder, path, "no shards are in it") from None
     for name, size in {**sizes, "summary.json": None, "counts.parquet": None}.items():
         path = run.path(*name.split("/"))
         if not storage.exists(path):
             raise damaged(run.folder, path, "it is not there")
         if size not in (None, storage.stamp(path).size):
             raise damaged(run.folder, path, f"it has {storage.stamp(path).size:,} bytes, the manifest says {size:,}")
-
-
-def _has(entry: object, *names: str) -> bool:
-    return isinstance(entry, dict) and entry.keys() >= set(names)
 
 
 def check_folder(run: Run) -> None:
@@ -162,6 +155,7 @@ class Decision(NamedTuple):
     record: RunRecord | None
     grounds: Mapping[str, Grounds]
     first: str | None  # the stage that runs anew with all that follow
+    goes: Sequence[str] = ()  # in words, what goes with that because settings no longer name it
     is_all: bool = False  # all is deleted, what came from the web too
 
 
@@ -180,27 +174,28 @@ def decide(run: Run, *, rerun: str | None, is_restart: bool = False) -> Decision
     record, grounds = None if is_restart else _record(run), grounds_of(run.config, run.files, run.modules)
     if record is None:
         is_all = storage.exists(run.path("run.json"))
-        return Decision(None, grounds, STAGES[0] if is_all else None, is_all)
-    _check_nothing_lost(run, record, rerun)
+        return Decision(None, grounds, STAGES[0] if is_all else None, is_all=is_all)
+    goes = _no_longer_named(run, record, rerun)
     if rerun == STAGES[0]:
-        return Decision(record, grounds, rerun)
+        return Decision(record, grounds, rerun, goes)
     recorded = record["stages"]
-    changed_stages = (name for name in STAGES if name in recorded and recorded[name]["digest"] != grounds[name].digest)
-    stale = next(changed_stages, None)
+    stale = next((name for name in STAGES if name in recorded and recorded[name]["digest"] != grounds[name].digest), "")
     difference = _difference(recorded[stale]["reads"], grounds[stale].reads) if stale else ""
     if stale != STAGES[0] and (changed := changed_file(run, record)):
         stale, difference = STAGES[0], changed
     if stale and not (rerun == "" or (rerun and STAGES.index(rerun) <= STAGES.index(stale))):
         repair = f"`altalign curate` with --rerun runs {stale} and what follows anew, --restart everything"
         raise UsageError(f"{run.folder}: its stage {stale} was made with {difference}; {repair}")
-    return Decision(record, grounds, rerun or stale)
+    return Decision(record, grounds, rerun or stale or None, goes)
 
 
 def _record(run: Run) -> RunRecord | None:
     """The content of run.json; None where there is none yet, or earlier tries have read no row."""
     facts = storage.read_json(run.path("run.json"))
     stages = facts.get("stages", {})
-    if not isinstance(stages, dict) or not all(_has(stage, "digest", "reads") for stage in stages.values()):
+    if not isinstance(stages, dict) or not all(
+        isinstance(stage, dict) and stage.keys() >= {"digest", "reads"} for stage in stages.values()
+    ):
         raise damaged(run.folder, run.path("run.json"), "no stages are in it")
     if stages.keys() == {STAGES[0]} and not run.is_done(STAGES[0]):
         has_read = any(facts.counts or facts.places for _, facts in run.all_facts(EXTRACTED))
@@ -208,26 +203,43 @@ def _record(run: Run) -> RunRecord | None:
     return cast(RunRecord, {**facts, "stages": stages}) if facts else None
 
 
-def _check_nothing_lost(run: Run, record: RunRecord, rerun: str | None) -> None:
-    """Refuse settings that do not name all input files and test sets of the run, those that came later too."""
-    recorded, lost, sets = _not_named(run, record)
-    of_files, of_sets = f"--rerun {STAGES[0]}", "--rerun decontaminate"
-    if lost and lineage.has(run.folder, "add") and all(_known_as(file.path) in recorded for file in run.files):
-        of_files = "--restart"
-    lost = [] if of_files == f"--rerun {rerun}" else lost
-    sets = [] if rerun and STAGES.index(rerun) <= STAGES.index("decontaminate") else sets
-    if not (lost or sets):
-        return
-    here = f"{len(lost):,} of " * (len(lost) < len(recorded)) + f"the run's {many(len(recorded), 'input file')}"
-    what = [f"{here} ({', '.join(lost[:3])}{', …' if len(lost) > 3 else ''})"] if lost else []
-    what += [f"the test set{'s' * (len(sets) > 1)} {', '.join(sets)}"] if sets else []
-    goes = ["takes the pairs of these files out"] if lost else []
-    goes += ["lets near-duplicates of test images back in"] if sets else []
-    keep = terminal.command("curate", run.path("config.toml"), "--rerun")
-    raise UsageError(
-        f"{run.folder}: these settings do not name {' and '.join(what)}; `{keep}` keeps them, and "
-        f"{of_files if lost else of_sets} with these settings {' and '.join(goes)}"
-    )
+def _no_longer_named(run: Run, record: RunRecord, rerun: str | None) -> list[str]:
+    """What goes with a rerun because settings no longer name it: input files and test sets, those that came later too.
+
+    Raises:
+        UsageError: they would go, and the call does not ask for it.
+    """
+    reads = {stage: entry["reads"] for stage, entry in record["stages"].items()}
+    files = cast(list[str], reads.get(STAGES[0], {}).get("files", []))
+    recorded, now = {_known_as(path): path for path in files}, {_known_as(file.path) for file in run.files}
+    lost = [path for known, path in recorded.items() if known not in now]
+    entries = reads.get("decontaminate", {})
+    named = {test_set.name for test_set in run.config.decontaminate.named_sets}
+    sets = [name.removeprefix(OF_TEST_SET) for name in entries if name.startswith(OF_TEST_SET)]
+    sets = [name for name in sets if name not in named]
+    was_added = bool(lost) and lineage.has(run.folder, "add") and now <= recorded.keys()
+    by_files, by_sets = "--restart" if was_added else f"--rerun {STAGES[0]}", "--rerun decontaminate"
+    what, goes = list[str](), list[str]()
+    if lost and by_files != f"--rerun {rerun}":
+        here = f"{len(lost):,} of " * (len(lost) < len(recorded)) + f"the run's {many(len(recorded), 'input file')}"
+        what.append(f"{here} ({', '.join(lost[:3])}{', …' if len(lost) > 3 else ''})")
+        goes.append("takes the pairs of these files out")
+    if sets and not (rerun and STAGES.index(rerun) <= STAGES.index("decontaminate")):
+        what.append(f"the test set{'s' * (len(sets) > 1)} {', '.join(sets)}")
+        goes.append("lets near-duplicates of test images back in")
+        by_files = by_files if len(what) > 1 else by_sets
+    if what:
+        keep = terminal.command("curate", run.path("config.toml"), "--rerun")
+        raise UsageError(
+            f"{run.folder}: these settings do not name {' and '.join(what)}; `{keep}` keeps them, and {by_files} with "
+            f"these settings {' and '.join(goes)}"
+        )
+    if sets:
+        goes.append(f"near-duplicates of {', '.join(sets)} are no longer looked for: these settings do not name it")
+    if lost:
+        which = f"which these settings do not name, such as {lost[0]}"
+        goes.append(f"the pairs of {many(len(lost), 'input file')} go, {which}")
+    return goes
 
 
 def _known_as(path: str) -> str:
@@ -236,25 +248,14 @@ def _known_as(path: str) -> str:
     return storage.resolved(folder if folder and number.isdecimal() else path)
 
 
-def _not_named(run: Run, record: RunRecord) -> tuple[set[str], list[str], list[str]]:
-    """What the input files of a run are known as; those files, and test sets, that settings no longer name."""
-    files = cast(list[str], record["stages"].get(STAGES[0], {}).get("reads", {}).get("files", []))
-    recorded, now = {_known_as(path): path for path in files}, {_known_as(file.path) for file in run.files}
-    lost = [path for known, path in recorded.items() if known not in now]
-    reads = record["stages"].get("decontaminate", {}).get("reads", {})
-    sets = [name.removeprefix(OF_TEST_SET) for name in reads if name.startswith(OF_TEST_SET)]
-    named = {test_set.name for test_set in run.config.decontaminate.named_sets}
-    return {*recorded}, lost, [name for name in sets if name not in named]
-
-
 def _difference(before: Mapping[str, object], now: Mapping[str, object]) -> str:
     """The first setting or file that differs, in words."""
     for name in [*now, *before]:
         old, new = before.get(name, "absent"), now.get(name, "absent")
-        if isinstance(old, list) and isinstance(new, list) and name == "files" and old != new:
+        if name == "files" and isinstance(old, list) and isinstance(new, list) and old != new:
             other = sorted(set(old) ^ set(new))
             how = f"such as {other[0]}" if other else "in another order"
-            return f"{len(old)} input file{'s' * (len(old) != 1)}, now {len(new)} ({how})"
+            return f"{many(len(old), 'input file')}, now {len(new)} ({how})"
         if old != new:
             return f"{name} = {old!r}, now {new!r}"
     return "other results of the stages before it"
@@ -293,7 +294,7 @@ def open_run(run: Run, *, rerun: str | None, is_restart: bool) -> Mapping[str, G
         UsageError: as `decide`, or pairs were removed that would come back.
     """
     decision = decide(run, rerun=rerun, is_restart=is_restart)
-    record, grounds, first, is_all = decision
+    record, grounds, first = decision.record, decision.grounds, decision.first
     # pairs that somebody had removed must not come back; `add` takes them out again
     if first and not isinstance(run, Grown) and storage.exists(path := run.path(REMOVED_FILE)):
         raise UsageError(
@@ -301,20 +302,13 @@ def open_run(run: Run, *, rerun: str | None, is_restart: bool) -> Mapping[str, G
             f"another folder, and there `altalign remove` with --removed {path}"
         )
     recorded = record["stages"] if record else {}
-    if is_all:
+    if decision.is_all:
         storage.delete_units([run.work(SET_ASIDE)])
         forget(run, STAGES[0], is_restart=True)
     elif first and record:
         if requests := requests_of(run, decision):
             terminal.stderr().print(terminal.shown(requests), soft_wrap=True)
-        _, files, sets = _not_named(run, record)
-        lines = [
-            f"near-duplicates of {', '.join(sets)} are no longer looked for: these settings do not name it"
-        ] * bool(sets)
-        if files:
-            which = f"which these settings do not name, such as {files[0]}"
-            lines.append(f"the pairs of {many(len(files), 'input file')} go, {which}")
-        for line in lines:
+        for line in decision.goes:
             terminal.stderr().print(terminal.shown(line), style="yellow", soft_wrap=True)
         forget(run, first)
         recorded = {stage: recorded[stage] for stage in STAGES[: STAGES.index(first)] if stage in recorded}
@@ -342,11 +336,11 @@ def is_settled(run: Run, *, rerun: str | None, is_restart: bool) -> bool:
 
 def requests_of(run: Run, decision: Decision) -> str:
     """Which images of the web are asked for by stages that run anew; empty where none were before."""
-    record, grounds, first, _ = decision
+    record, first, now = decision.record, decision.first, decision.grounds["fetch"].reads
     before = record["stages"].get("fetch", {}).get("reads") if record else None
     if not (before and first) or run.config.fetch.source != "web" or STAGES.index(first) > STAGES.index("fetch"):
         return ""
-    now, lists = grounds["fetch"].reads, {f"file {name}" for name in run.config.fetch.blocked_domains}
+    lists = {f"file {name}" for name in run.config.fetch.blocked_domains}
     for name in sorted({*before, *now} - {"fetch.blocked_urls"}):
         if (name.startswith("fetch.") or name in lists) and before.get(name) != now.get(name):
             return f"all images are asked for again: {_difference({name: before.get(name)}, {name: now.get(name)})}"
@@ -389,8 +383,7 @@ def _set_aside(run: Run) -> None:
     for step, ending in ((GROUPED.step, ".parquet"), (FETCHED.step, ".images"), (FETCHED.step, ".journal")):
         names = storage.names(run.work(step), ending)
         links = [(run.work(step, name), storage.join(folder, step, name)) for name in names]
-        for _ in storage.each(lambda link: storage.link(*link), links, place=run.folder):
-            pass
+        list(storage.each(lambda link: storage.link(*link), links, place=run.folder))
 
 
 def mend(run: Run) -> None:
@@ -410,11 +403,8 @@ def mend(run: Run) -> None:
 
 def of_this_call(config: CurateConfig, recorded: dict[str, StageRecord]) -> RunRecord:
     """What `run.json` says of versions, engine and machine, and of the stages that were recorded."""
-    try:
-        gigabytes = f", {os.sysconf('SC_PAGE_SIZE') * os.sysconf('SC_PHYS_PAGES') / 1e9:.0f} GB"
-    except (AttributeError, ValueError, OSError):  # a system that does not tell
-        gigabytes = ""
-    size = f"{os.cpu_count() or 1} cores{gigabytes}"
+    gigabytes = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 1e9
+    size = f"{os.cpu_count() or 1} cores, {gigabytes:.0f} GB"
     return {
         "altalign": __version__,
         "schema_version": SCHEMA_VERSION,

@@ -1,9 +1,9 @@
 """What is printed of a run: its plan before any work, and its counts at the end."""
 
 import json
+from collections.abc import Iterator
 from contextlib import suppress
 
-import orjson
 from rich.console import Console
 from rich.table import Table
 
@@ -41,59 +41,71 @@ def print_plan(run: Run, out: Console, anew: str = "", requests: str = "") -> No
 
     `anew` is the stage that runs anew with all that follow, `requests` a sentence on images that are asked for again.
     """
+
+    def rows_in_place(file: InputFile) -> int | None:
+        """The rows of a table that is read in place; None for any other file, whose rows are not known yet."""
+        with suppress(UnreadableError):  # the run says what is wrong
+            if read.is_direct(file.path, run.config.input[file.input]):
+                return sum(parquet.row_groups(file.path))
+        return None
+
+    def is_empty(file: InputFile) -> bool:
+        """Whether nothing is in a file; of a larger one, or one that cannot be read, a run says so."""
+        if 0 < sizes[file.number] <= BYTES_LOOKED_AT and not file.part:
+            with suppress(UnreadableError):
+                stretches = read.read(file.path, run.config.input[file.input])
+                return not any(each.rows.num_rows or each.broken.num_rows or each.places for each in stretches)
+        return not sizes[file.number]
+
+    def line(text: str) -> None:
+        out.print(text, soft_wrap=True)
+
     sizes = [stamp.size for stamp in run.stamps()]
-    pool.name_empty_files(run, lambda file: not sizes[file.number] or _holds_nothing(run, file, sizes[file.number]))
-    first = next((file.path for file in run.files), "")
-    rows = list(storage.each(lambda file: _rows_in_place(run, file), run.files, place=first))
+    pool.name_empty_files(run, is_empty)
+    rows = list(storage.each(rows_in_place, run.files, place=next((file.path for file in run.files), "")))
     changed = _not_defaults(run.config)
-    out.print("settings that are not the defaults:" if changed else "but for inputs and folder, all are the defaults")
+    line("settings that are not the defaults:" if changed else "but for inputs and folder, all are the defaults")
     for name, value in changed:
         out.print(f"  {name} = {shown(json.dumps(value, ensure_ascii=False))}", highlight=False, soft_wrap=True)
-    out.print(f"{many(len(run.files), 'input file')}, {sum(sizes) / 1e6:,.1f} MB")
-    table = Table()
-    table.add_column("input")
-    table.add_column("kind")
+    line(f"{many(len(run.files), 'input file')}, {sum(sizes) / 1e6:,.1f} MB")
+    table = Table("input", "kind")
     for name in ("files", "units", "rows", "MB"):
         table.add_column(name, justify="right")
     for number, settings in enumerate(run.config.input):
         mine = [i for i, file in enumerate(run.files) if file.input == number]
         known = [row for i in mine if (row := rows[i]) is not None]
         units = len(mine) + sum(-(-row // ROWS_PER_UNIT) for row in known)
-        size = sum(sizes[i] for i in mine) / 1e6
-        numbers = (f"{len(mine)}", f"{units}", f"{sum(known):,}" if known else "", f"{size:,.1f}")
-        table.add_row(shown(settings.source), settings.kind, *numbers)
+        numbers = (f"{len(mine)}", f"{units}", f"{sum(known):,}" if known else "")
+        table.add_row(shown(settings.source), settings.kind, *numbers, f"{sum(sizes[i] for i in mine) / 1e6:,.1f}")
     out.print(table)
     for file in run.files:
-        out.print(f"  {file.path}", soft_wrap=True)
+        line(f"  {file.path}")
     for test_set in run.config.decontaminate.named_sets:
         of_set = test_sets.parts(test_set)
-        files = len({path for part in of_set for path in part.paths})
-        counted = f"{many(files, 'file')} in {many(len(of_set), 'unit')}"
-        out.print(f"test set {shown(test_set.name)}: {counted}, {shown(test_set.path)}", soft_wrap=True)
-    out.print("all settings:")
-    out.print(lines_shown(resolved(run.config)), soft_wrap=True)
-    stay = STAGES[: STAGES.index(anew)] if anew else STAGES
-    done = [stage for stage in stay if run.is_done(stage)]
+        counted = (
+            f"{many(len({path for part in of_set for path in part.paths}), 'file')} in {many(len(of_set), 'unit')}"
+        )
+        line(f"test set {shown(test_set.name)}: {counted}, {shown(test_set.path)}")
+    line("all settings:")
+    line(lines_shown(resolved(run.config)))
+    done = [stage for stage in STAGES[: STAGES.index(anew) if anew else None] if run.is_done(stage)]
     to_do = [stage for stage in STAGES if stage not in done]
-    out.print(f"done already: {', '.join(done) or 'nothing'}; to do: {', '.join(to_do) or 'nothing'}")
+    line(f"done already: {', '.join(done) or 'nothing'}; to do: {', '.join(to_do) or 'nothing'}")
+    pace, of_web = run.config.fetch, run.config.fetch.source == "web"
+    if of_web:
+        line(
+            f"images: downloaded for the pairs that judge keeps, with {pace.threads:,} requests at a time; "
+            f"{pace.connections_per_host:,} of them to one host, and {pace.requests_per_host_s:g} a second; "
+            "each image takes its bytes twice, in work/ and in shards/"
+        )
+        for text in filter(None, (requests, addresses.unused_proxies())):
+            line(text)
     copied = sum(size for size, row in zip(sizes, rows, strict=True) if row is None)
     needed = BYTES_PER_ROW * sum(row or 0 for row in rows) + TIMES_INPUT * copied
     free = storage.free_bytes(run.folder)
     available = "as much as the store gives" if free is None else f"{free / 1e9:,.1f} GB"
-    if run.config.fetch.source == "web":
-        pace = run.config.fetch
-        out.print(
-            f"images: downloaded for the pairs that judge keeps, with {pace.threads:,} requests at a time; "
-            f"{pace.connections_per_host:,} of them to one host, and {pace.requests_per_host_s:g} a second; "
-            "each image takes its bytes twice, in work/ and in shards/",
-            soft_wrap=True,
-        )
-        for line in filter(None, (requests, addresses.unused_proxies())):
-            out.print(line, soft_wrap=True)
-    more = " and the images" if run.config.fetch.source == "web" else ""
-    out.print(
-        f"disk: about {needed / 1e9:,.2f} GB{more} in {shown(run.folder)}; free there: {available}", soft_wrap=True
-    )
+    images = " and the images" * of_web
+    line(f"disk: about {needed / 1e9:,.2f} GB{images} in {shown(run.folder)}; free there: {available}")
 
 
 def _not_defaults(config: CurateConfig) -> list[tuple[str, object]]:
@@ -104,71 +116,27 @@ def _not_defaults(config: CurateConfig) -> list[tuple[str, object]]:
     return [(name, value) for name, value in here.items() if name not in plain or plain[name] != value]
 
 
-def _holds_nothing(run: Run, file: InputFile, size: int) -> bool:
-    """Whether a small file has been read and nothing is in it; of a larger one a run says so."""
-    if size <= BYTES_LOOKED_AT and not file.part:
-        with suppress(UnreadableError):  # the run says what is wrong
-            stretches = read.read(file.path, run.config.input[file.input])
-            return not any(each.rows.num_rows or each.broken.num_rows or each.places for each in stretches)
-    return False
-
-
-def _rows_in_place(run: Run, file: InputFile) -> int | None:
-    """The rows of a table that is read in place; None for any other file, whose rows are not known yet."""
-    try:
-        is_direct = read.is_direct(file.path, run.config.input[file.input])
-        return sum(parquet.row_groups(file.path)) if is_direct else None
-    except UnreadableError:
-        return None
-
-
 def print_summary(run: Run, out: Console, nothing_left: str) -> None:
     """Print received and kept pairs and every reason, stage by stage; then where the result is, or why not."""
     counts, stages = final_counts(run)
     out.print(shown(run.folder), soft_wrap=True)
-    table = Table()
-    for name in ("stage", ""):
-        table.add_column(name)
+    table = Table("stage", "")
     for name in ("pairs", "share"):
         table.add_column(name, justify="right")
     for stage in stages:
-        received = counts.received(stage)
+        received, kept = counts.received(stage), counts.kept(stage)
         table.add_row(stage.value, "received", f"{received:,}", "", style="bold")
         for reason, rows in counts.dropped(stage).items():
             table.add_row("", reason, f"{rows:,}", f"{rows / received:.2%}")
-        kept = counts.kept(stage)
         share = f"{kept / received:.2%}" if received else ""
         table.add_row("", "kept", f"{kept:,}", share, style="green", end_section=True)
     out.print(table)
     for note in notes(run):
         out.print(note, soft_wrap=True)
-
-    warnings = list[str]()
-    dropped, of_web = counts.dropped(Stage.FETCH), run.config.fetch.source == "web"
-    refused = dropped.get(DropReason.HTTP_REFUSED, 0)
-    if 2 * refused > counts.received(Stage.FETCH):
-        settings = "ports, allow_addresses or blocked_domains"
-        reason = f"this run's own settings refused {many(refused, 'pair')} ([fetch] {settings})"
-        warnings.append(f"{reason}: {_refusal(run)}")
-    elif of_web and not counts.kept(Stage.FETCH) and DropReason.HTTP_UNREACHABLE in dropped.keys() <= UNREACHED:
-        warnings.append(
-            "no host has answered: look whether this machine has a network, and names, and no proxy between"
-        )
-    images = (storage.read_json(run.path("log", "fetch", "progress.json")) or {}).get("reasons", {})
-    passing = dict[str, int]()  # what `altalign retry` would ask for again, by status in the log of the fetch
-    for status, count in images.items():
-        reason, _, code = status.partition(" ")
-        if may_pass(reason, int(code) if code.isdecimal() else None):
-            passing[status] = count
-    if passing:
-        of_reasons = ", ".join(f"{reason} {count:,}" for reason, count in passing.items())
-        repair = command("retry", run.folder)
-        warnings.append(f"{many(sum(passing.values()), 'image')} may come another time ({of_reasons}): {repair}")
     is_finished = storage.exists(run.path("manifest.json"))
-    if is_finished and nothing_left:
-        warnings.append(nothing_left)
-    for line in warnings:
-        out.print(line, style="yellow", soft_wrap=True)
+    for line in (*_of_the_web(run, counts), nothing_left * is_finished):
+        if line:
+            out.print(line, style="yellow", soft_wrap=True)
     if not is_finished:
         to_do = ", ".join(stage for stage in STAGES if not run.is_done(stage))
         out.print(f"not finished: {to_do} to do; run without --until to go on")
@@ -177,6 +145,41 @@ def print_summary(run: Run, out: Console, nothing_left: str) -> None:
         size = f"{many(facts['images'], 'image')}, {facts['bytes'] / 1e6:,.1f} MB"
         line = f"{many(facts['pairs'], 'pair')} of {size}, in {shown(run.path('shards'))}"
         out.print(line, highlight=False, soft_wrap=True)
+
+
+def _of_the_web(run: Run, counts: Counts) -> Iterator[str]:
+    """Sentences on images that did not come: what refused them, and whether they may come another time."""
+    dropped = counts.dropped(Stage.FETCH)
+    refused = dropped.get(DropReason.HTTP_REFUSED, 0)
+    if 2 * refused > counts.received(Stage.FETCH):
+        settings = "ports, allow_addresses or blocked_domains"
+        yield f"this run's own settings refused {many(refused, 'pair')} ([fetch] {settings}): {_refusal(run)}"
+    elif (
+        run.config.fetch.source == "web"
+        and not counts.kept(Stage.FETCH)
+        and DropReason.HTTP_UNREACHABLE in dropped.keys() <= UNREACHED
+    ):
+        yield "no host has answered: look whether this machine has a network, and names, and no proxy between"
+    images = storage.read_json(run.path("log", "fetch", "progress.json")).get("reasons", {})
+    passing = dict[str, int]()  # what `altalign retry` would ask for again, by status in the log of the fetch
+    for status, count in images.items():
+        reason, _, code = status.partition(" ")
+        if may_pass(reason, int(code) if code.isdecimal() else None):
+            passing[status] = count
+    if passing:
+        of_reasons = ", ".join(f"{reason} {count:,}" for reason, count in passing.items())
+        repair = command("retry", run.folder)
+        yield f"{many(sum(passing.values()), 'image')} may come another time ({of_reasons}): {repair}"
+
+
+def _refusal(run: Run) -> str:
+    """What the log says of one image that was refused."""
+    for name in storage.names(run.path("log", "fetch"), ".jsonl"):
+        for line in storage.read_bytes(run.path("log", "fetch", name)).splitlines():
+            with suppress(ValueError):  # a log that somebody changed is no reason to stop
+                if (entry := json.loads(line))["reason"] == DropReason.HTTP_REFUSED:
+                    return shown(entry["detail"])
+    return "`altalign explain` says which"
 
 
 def nothing_left(run: Run) -> str:
@@ -238,13 +241,3 @@ def _of_decontamination(run: Run) -> list[str]:
         share_none = f"{images} above the threshold share none with a test image, and {stay}"
         lines.append(f"buckets: {share_none} ([decontaminate] require_bucket)")
     return lines
-
-
-def _refusal(run: Run) -> str:
-    """What the log says of one image that was refused."""
-    for name in storage.names(run.path("log", "fetch"), ".jsonl"):
-        for line in storage.read_bytes(run.path("log", "fetch", name)).splitlines():
-            with suppress(ValueError):  # a log that somebody changed is no reason to stop
-                if (entry := orjson.loads(line))["reason"] == DropReason.HTTP_REFUSED:
-                    return shown(entry["detail"])
-    return "`altalign explain` says which"

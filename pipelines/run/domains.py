@@ -7,10 +7,9 @@ address. `#` begins a comment, and blank lines are ignored.
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-import ada_url
-
 from altalign import storage
 from altalign.errors import UsageError
+from altalign.filters.one_url import host_of
 
 
 @dataclass(frozen=True)
@@ -22,23 +21,20 @@ class Domains:
     @classmethod
     def parse(cls, texts: Iterable[tuple[str, str]]) -> "Domains":
         """Parses lists, each given as (name for errors, text); UsageError names the list and the line."""
-        names = set()
+        names = set[str]()
         for name, text in texts:
             for number, line in enumerate(text.removeprefix("\ufeff").splitlines(), start=1):
-                entry = line.partition("#")[0].strip()
-                has_port = ":" in entry and not entry.startswith("[")
-                is_bare = not has_port and not any(character in entry for character in "/\\?@*")
-                try:
-                    domain = ada_url.URL(f"http://{entry}/").hostname.rstrip(".") if entry and is_bare else ""
-                except ValueError:
-                    domain = ""
-                if entry and (not domain or domain.startswith(".")):
-                    repair = (
-                        "write one such as example.org, which covers what is below it, without scheme, port or path"
+                if not (entry := line.partition("#")[0].strip()):
+                    continue
+                is_bare = (":" not in entry or entry.startswith("[")) and not set(entry) & set("/\\?@*")
+                domain = host_of(f"http://{entry}/") if is_bare else ""
+                if not domain or domain.startswith("."):
+                    raise UsageError(
+                        f"{name} line {number}: {entry!r} is no domain; write one such as example.org, which covers "
+                        "what is below it, without scheme, port or path"
                     )
-                    raise UsageError(f"{name} line {number}: {entry!r} is no domain; {repair}")
                 names.add(domain)
-        return cls(frozenset(names - {""}))
+        return cls(frozenset(names))
 
     @classmethod
     def load(cls, paths: Sequence[str]) -> "Domains":

@@ -12,7 +12,7 @@ from altalign.data.audit_tables import IMAGE_MEASURES
 from altalign.data.counts import CountRow, FailedRow
 from altalign.data.schema import SAMPLE
 from altalign.pipelines.run.text_tables import GROUPED_SURVIVORS, PLACED_SURVIVOR
-from altalign.pipelines.run.units import Facts, Format, Marks, Run, Table, Unit
+from altalign.pipelines.run.units import Facts, Marks, Run, Table, Unit
 from altalign.storage import parquet
 from altalign.storage.ranges import Range
 
@@ -20,186 +20,58 @@ from altalign.storage.ranges import Range
 FunnelRow = tuple[str, str | None, int | None, int | None]  # step, source (None: all), images, bytes (None: not known)
 ImagesRow = tuple[str, str, int]  # stage, reason, images
 
-
-class FetchUnit(Unit):
-    """A row group of grouped survivors.
-
-    `units` is how many units there are in all; the sample of hosts has one image in `one_in`.
-    """
-
-    partition: str
-    row_group: int
-    rows: int
-    images: int
-    units: int
-    one_in: int
+# Units, beside their names. `digest`: of all that the unit rests on.
+# A `row_group` of the grouped survivors of a `partition`, its `rows` and `images`; `units`: how many units there are
+# in all; the sample of hosts has one image in `one_in`.
+FetchUnit = Unit
+TestUnit = Unit  # a part of a test set: `part` (`test_sets.Part.to_json`) and `digest`
+AugmentedUnit = Unit  # `images` whose copies teach the map: unit, offset and bytes of each; `digest`
+FindUnit = Unit  # a fetch unit; `looks_below`: whether pairs below the threshold are looked for too
+PoolImagesUnit = Unit  # `fetch_units` that follow one another: their names, and the place of the `first`; `order`
+DropUnit = Unit  # a fetch unit, its `place` in their order, and `kept`, `counts` and `funnel` of its mark
 
 
-class GatherFacts(Facts):
-    """How many images of a table were copied to a blob, and how many bytes they have."""
-
+class GatherFacts(Facts):  # how many images of a table were copied to a blob, and how many bytes they have
     images: int
     bytes: int
 
 
-class FetchFacts(Facts):
-    """What became of a fetch unit."""
-
-    kept: int  # rows that go on
+class ChosenFacts(Facts):  # how many rows of a unit stay, and counts
+    kept: int
     counts: list[CountRow]  # rows by stage, source and reason
     failed: list[FailedRow]  # rows by every rule that holds
-    pictures: list[tuple[str, int, int]]  # image_id, offset and bytes of some dropped images, for the galleries
+
+
+class DropFacts(ChosenFacts):  # what decontamination leaves of a fetch unit
     funnel: list[FunnelRow]
     dropped_images: list[ImagesRow] | None  # None in marks of older versions
+
+
+class FetchFacts(DropFacts):  # what became of a fetch unit
+    pictures: list[tuple[str, int, int]]  # image_id, offset and bytes of some dropped images, for the galleries
     hosts: Mapping[str, tuple[int, int, int]]  # images of the sample by host, how many came, how many were kept
 
 
-GATHERED = Marks("fetch/gathered", GatherFacts)
-FETCHED = Marks("fetch/units", FetchFacts)
-
-_INT16, _INT64 = np.dtype(np.int16), np.dtype(np.int64)
-ROW_INDEX = np.dtype([("row", "<i8"), ("offset", "<i8"), ("length", "<i8")])
-
-# A candidate that passed the image rules, with the place of its image in the blob of its fetch unit.
-FETCHED_ROW = pa.schema(
-    [
-        *(field for field in SAMPLE if field.name not in ("bytes", "sha256", "tar_offset", "tar_bytes")),
-        pa.field("blob_offset", pa.int64()),
-        pa.field("blob_bytes", pa.int64()),
-    ]
-)
-
-
-GATHERED_IMAGES = Table("work/fetch/gathered/*.images", "images of a table's surviving rows")
-GATHERED_INDEX = Table("work/fetch/gathered/*.index", "row, offset, length of each", ROW_INDEX, format=Format.ROWS)
-
-IMAGES = Table("work/fetch/units/*.images", "a blob: the bytes of the images that a unit fetched")
-OUTCOMES = Table("work/fetch/units/*.journal", "what came of each image from the web", format=Format.JSON)
-FETCHED_ROWS = Table(
-    "work/fetch/units/*.parquet", "rows that pass, with the place of their image in the blob", FETCHED_ROW
-)
-FEATURES = Table("work/fetch/units/*.features", "of the kept images in their order, int16[n, d]; zeros: flat", _INT16)
-MEASURED_IMAGES = Table("work/fetch/units/*.measures", "a unit's part of the histograms", IMAGE_MEASURES.schema)
-
-
-def image_range(run: Run, name: str, offset: int, size: int) -> Range:
-    """Where the bytes of an image are, by its `blob_offset` in its unit's blob."""
-    return Range(IMAGES.path(run, name), offset, size)
-
-
-def image_bytes(run: Run, name: str, offset: int, size: int) -> bytes:
-    """The bytes of one image of a fetch unit."""
-    path, begin, *_ = image_range(run, name, offset, size)
-    return storage.read_range(path, begin, size)
-
-
-def kept_images(run: Run, name: str) -> pa.Table:
-    """The first row (`FETCHED_ROW`) of each image that a fetch unit keeps, in order."""
-    rows = FETCHED_ROWS.read(run, name)
-    return rows.take(first_of_each_image(rows))
-
-
-def survivors(run: Run, unit: FetchUnit) -> pa.Table:
-    """The rows (`PLACED_SURVIVOR`) of a fetch unit, sorted by (image_id, key)."""
-    path, number = GROUPED_SURVIVORS.path(run, unit["partition"]), unit["row_group"]
-    batches = list(parquet.read_row_groups(path, number, number))
-    return pa.Table.from_batches(batches, PLACED_SURVIVOR).combine_chunks()
-
-
-def first_of_each_image(rows: pa.Table) -> npt.NDArray[np.int64]:
-    """The number of the first row of each image, int64[images]; `rows` are sorted by image_id."""
-    ids = rows["image_id"].combine_chunks()
-    return np.flatnonzero(np.r_[True, pc.not_equal(ids[1:], ids[:-1]).to_numpy(zero_copy_only=False)][: len(rows)])
-
-
-def images_of(rows: pa.Table) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-    """The number of the first row of each image, int64[images], and of each row's image, int64[rows]."""
-    firsts = first_of_each_image(rows)
-    return firsts, np.repeat(np.arange(len(firsts)), np.diff(np.r_[firsts, len(rows)]))
-
-
-# One row a test image. `features` and `mirrored` are int16[d] as bytes; both are null where the image is flat, the
-# second also where settings do not ask for it.
-TEST_NAME = pa.schema([("test_set", pa.string()), ("test_image", pa.string())])
-_BINARY = [pa.field(name, pa.binary()) for name in ("features", "mirrored")]
-TEST_IMAGE = pa.schema([*TEST_NAME, pa.field("sha256", pa.string()), *_BINARY])
-# copy_of is null for an original, which comes before its copies
-AUGMENTED_ROW = pa.schema([("features", pa.binary()), ("copy_of", pa.int32())])
-
-
-class TestUnit(Unit):
-    """A part of a test set (`test_sets.Part.to_json`), and a digest of the files and settings that reading it uses."""
-
-    part: dict[str, object]
-    digest: str
-
-
-class AugmentedUnit(Unit):
-    """Images whose copies teach the map: unit, offset and bytes of each; and a digest of what they rest on."""
-
-    images: list[tuple[str, int, int]]
-    digest: str
-
-
-class TestFacts(Facts):
-    """How many test images of a part were read, how many are flat, and the digest of their unit."""
-
+class TestFacts(Facts):  # how many test images of a part were read, how many are flat, and the digest of their unit
     digest: str
     test_set: str
     images: int
     flat: int
 
 
-class AugmentedFacts(Facts):
-    """How many images were copied, and the digest of their unit."""
-
+class AugmentedFacts(Facts):  # how many images were copied, and the digest of their unit
     digest: str
     images: int
 
 
-class LearnedFacts(Facts):
-    """How many clusters were found, and how many images the map was learned from."""
-
+class LearnedFacts(Facts):  # how many clusters were found, and how many images the map was learned from
     clusters: int
     training_images: int
 
 
-class IndexFacts(Facts):
-    """How many test images are in the index, and how many of them are flat."""
-
+class IndexFacts(Facts):  # how many test images are in the index, and how many of them are flat
     test_images: int
     flat_test_images: int
-
-
-ONLY = "00000"  # name of the unit of a step that has one
-TESTS = Marks("test_images", TestFacts)
-AUGMENTED = Marks("augmented", AugmentedFacts)
-LEARNED = Marks("decontaminate/map", LearnedFacts)
-INDEX = Marks("decontaminate/index", IndexFacts)
-
-
-TEST_IMAGES = Table("work/test_images/*.parquet", "features of a part of a test set", TEST_IMAGE)
-AUGMENTED_IMAGES = Table("work/augmented/*.parquet", "features of images and their copies", AUGMENTED_ROW)
-TEST_NAMES = Table("work/decontaminate/index/names.parquet", "set and name of each image", TEST_NAME)
-INDEX_ARRAYS = Table("work/decontaminate/index/*.npy", "vectors of test images, as the search maps them")
-CALIBRATION = Table("audit/near_duplicates/calibration.json", "threshold, embedder, map")
-CALIBRATION_ARRAYS = Table("audit/near_duplicates/*.npy", "the map and the centroids of clusters")
-
-# What is found, and what goes -----------------------------------------------------------------------------------------
-
-# The test images near to each image of a fetch unit: at most one row a pair. The cosine is 1 where the bytes are equal.
-NEAR = pa.schema([("image", pa.int32()), ("test", pa.int32()), ("cosine", pa.float64()), ("shares_bucket", pa.bool_())])
-
-# A pair of images of the pool by their numbers; the key of the left one.
-PAIR = np.dtype([("left", "<i8"), ("right", "<i8"), ("cosine", "<f8"), ("key", "u1", 16)])
-# What stays in the place of an image: its key, and their cosine.
-REPLACEMENT = np.dtype([("key", "u1", 16), ("cosine", "<f8")])
-
-
-class FindUnit(Unit):
-    """A fetch unit; whether pairs below the threshold are looked for too."""
-
-    looks_below: bool
 
 
 class FoundFacts(Facts):
@@ -214,17 +86,7 @@ class FoundFacts(Facts):
     images_without_a_bucket: int
 
 
-class PoolImagesUnit(Unit):
-    """Fetch units that follow one another: the place of the first in their order, and their names."""
-
-    order: int
-    first: int
-    fetch_units: list[str]
-
-
-class CellFacts(Facts):
-    """How many cells there are."""
-
+class CellFacts(Facts):  # how many cells there are
     cells: int
 
 
@@ -236,39 +98,23 @@ class CompareFacts(Facts):
     same_bytes: int
 
 
-class JoinFacts(Facts):
-    """How many pairs have the same bytes, and how many images the cell has."""
-
+class JoinFacts(Facts):  # how many pairs have the same bytes, and how many images the cell has
     same_bytes: int
     largest_cell: int
 
 
-class ReplaceFacts(Facts):
-    """How many images go, and how many stay in their place."""
-
+class ReplaceFacts(Facts):  # how many images go, and how many stay in their place
     images_that_go: int
     images_that_stay_for_others: int
 
 
-class DropUnit(Unit):
-    """A fetch unit, its place in the order of units, and the facts of its mark."""
-
-    place: int
-    kept: int
-    counts: list[CountRow]
-    funnel: list[FunnelRow]
-
-
-class DropFacts(Facts):
-    """How many rows stay, counts, the funnel's entries, and dropped images as in `FetchFacts`."""
-
-    kept: int
-    counts: list[CountRow]
-    failed: list[FailedRow]
-    funnel: list[FunnelRow]
-    dropped_images: list[ImagesRow] | None
-
-
+ONLY = "00000"  # name of the unit of a step that has one
+GATHERED = Marks("fetch/gathered", GatherFacts)
+FETCHED = Marks("fetch/units", FetchFacts)
+TESTS = Marks("test_images", TestFacts)
+AUGMENTED = Marks("augmented", AugmentedFacts)
+LEARNED = Marks("decontaminate/map", LearnedFacts)
+INDEX = Marks("decontaminate/index", IndexFacts)
 FOUND = Marks("decontaminate/search", FoundFacts)
 CELLS = Marks("decontaminate/cells", CellFacts)
 COMPARED = Marks("decontaminate/compared", CompareFacts)
@@ -277,7 +123,47 @@ REPLACED = Marks("decontaminate/replaced", ReplaceFacts)
 DECONTAMINATED = Marks("decontaminate/units", DropFacts)
 STEPS = (GATHERED, FETCHED, TESTS, AUGMENTED, LEARNED, INDEX, FOUND, CELLS, COMPARED, JOINED, REPLACED, DECONTAMINATED)
 
+# fetch
 
+_INT16, _INT64, _BINARY = np.dtype(np.int16), np.dtype(np.int64), pa.binary()
+ROW_INDEX = np.dtype([("row", "<i8"), ("offset", "<i8"), ("length", "<i8")])
+
+# A candidate that passed the image rules, with the place of its image in the blob of its fetch unit.
+_OF_SHARDS = ("bytes", "sha256", "tar_offset", "tar_bytes")
+_IN_BLOB = [pa.field(name, pa.int64()) for name in ("blob_offset", "blob_bytes")]
+FETCHED_ROW = pa.schema([*(field for field in SAMPLE if field.name not in _OF_SHARDS), *_IN_BLOB])
+
+GATHERED_IMAGES = Table("work/fetch/gathered/*.images", "images of a table's surviving rows")
+GATHERED_INDEX = Table("work/fetch/gathered/*.index", "row, offset, length of each", ROW_INDEX, is_raw=True)
+IMAGES = Table("work/fetch/units/*.images", "a blob: the bytes of the images that a unit fetched")
+OUTCOMES = Table("work/fetch/units/*.journal", "what came of each image from the web")
+_OF_FETCHED = "rows that pass, with the place of their image in the blob"
+FETCHED_ROWS = Table("work/fetch/units/*.parquet", _OF_FETCHED, FETCHED_ROW)
+FEATURES = Table("work/fetch/units/*.features", "of the kept images in their order, int16[n, d]; zeros: flat", _INT16)
+MEASURED_IMAGES = Table("work/fetch/units/*.measures", "a unit's part of the histograms", IMAGE_MEASURES.schema)
+
+# decontaminate
+
+# One row a test image. `features` and `mirrored` are int16[d] as bytes; both are null where the image is flat, the
+# second also where settings do not ask for it.
+TEST_NAME = pa.schema([("test_set", pa.string()), ("test_image", pa.string())])
+_OF_TEST = {"sha256": pa.string(), "features": _BINARY, "mirrored": _BINARY}
+TEST_IMAGE = pa.schema([*TEST_NAME, *(pa.field(name, kind) for name, kind in _OF_TEST.items())])
+# copy_of is null for an original, which comes before its copies
+AUGMENTED_ROW = pa.schema([("features", _BINARY), ("copy_of", pa.int32())])
+# The test images near to each image of a fetch unit: at most one row a pair. The cosine is 1 where the bytes are equal.
+NEAR = pa.schema([("image", pa.int32()), ("test", pa.int32()), ("cosine", pa.float64()), ("shares_bucket", pa.bool_())])
+# A pair of images of the pool by their numbers; the key of the left one.
+PAIR = np.dtype([("left", "<i8"), ("right", "<i8"), ("cosine", "<f8"), ("key", "u1", 16)])
+# What stays in the place of an image: its key, and their cosine.
+REPLACEMENT = np.dtype([("key", "u1", 16), ("cosine", "<f8")])
+
+TEST_IMAGES = Table("work/test_images/*.parquet", "features of a part of a test set", TEST_IMAGE)
+AUGMENTED_IMAGES = Table("work/augmented/*.parquet", "features of images and their copies", AUGMENTED_ROW)
+TEST_NAMES = Table("work/decontaminate/index/names.parquet", "set and name of each image", TEST_NAME)
+INDEX_ARRAYS = Table("work/decontaminate/index/*.npy", "vectors of test images, as the search maps them")
+CALIBRATION = Table("audit/near_duplicates/calibration.json", "threshold, embedder, map")
+CALIBRATION_ARRAYS = Table("audit/near_duplicates/*.npy", "the map and the centroids of clusters")
 SIMILAR = Table("work/decontaminate/search/*.parquet", "pairs above the threshold", NEAR)
 LESS_SIMILAR = Table("work/decontaminate/search/*.below", "pairs below it, for the gallery", NEAR)
 CENTROIDS_OF_CELLS = Table("work/decontaminate/cells/centroids.npy", "int16[cells, d]", _INT16)
@@ -289,8 +175,45 @@ REPLACED_BY = Table("work/decontaminate/replaced/kept.npy", "what stays in their
 KEPT_ROWS = Table("work/decontaminate/units/*.rows", "numbers of the rows that stay; missing where all do", _INT64)
 FOUND_FACTS = Table("audit/near_duplicates/found.json", "what was looked for and found")
 
+# Rows and images of fetch units ---------------------------------------------------------------------------------------
+
+
+def survivors(run: Run, unit: FetchUnit) -> pa.Table:
+    """The rows (`PLACED_SURVIVOR`) of a fetch unit, sorted by (image_id, key)."""
+    path, number = GROUPED_SURVIVORS.path(run, unit["partition"]), unit["row_group"]
+    batches = list(parquet.read_row_groups(path, number, number))
+    return pa.Table.from_batches(batches, PLACED_SURVIVOR).combine_chunks()
+
+
+def kept_images(run: Run, name: str) -> pa.Table:
+    """The first row (`FETCHED_ROW`) of each image that a fetch unit keeps, in order."""
+    rows = FETCHED_ROWS.read(run, name)
+    return rows.take(first_of_each_image(rows))
+
 
 def kept_rows(run: Run, name: str) -> pa.Table:
     """The rows (`FETCHED_ROW`) of a fetch unit that decontamination keeps."""
     rows = FETCHED_ROWS.read(run, name)
     return rows.take(KEPT_ROWS.array(run, name)) if storage.exists(KEPT_ROWS.path(run, name)) else rows
+
+
+def image_range(run: Run, name: str, offset: int, size: int) -> Range:
+    """Where the bytes of an image are, by its `blob_offset` in its unit's blob."""
+    return Range(IMAGES.path(run, name), offset, size)
+
+
+def image_bytes(run: Run, name: str, offset: int, size: int) -> bytes:
+    """The bytes of one image of a fetch unit."""
+    return storage.read_range(IMAGES.path(run, name), offset, size)
+
+
+def first_of_each_image(rows: pa.Table) -> npt.NDArray[np.int64]:
+    """The number of the first row of each image, int64[images]; `rows` are sorted by image_id."""
+    ids = rows["image_id"].combine_chunks()
+    return np.flatnonzero(np.r_[True, pc.not_equal(ids[1:], ids[:-1]).to_numpy(zero_copy_only=False)][: len(rows)])
+
+
+def images_of(rows: pa.Table) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+    """The number of the first row of each image, int64[images], and of each row's image, int64[rows]."""
+    firsts = first_of_each_image(rows)
+    return firsts, np.repeat(np.arange(len(firsts)), np.diff(np.r_[firsts, len(rows)]))

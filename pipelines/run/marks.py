@@ -36,21 +36,17 @@ class Damage(NamedTuple):
     mark: Mark
 
 
-def stage_of(step: str) -> str:
-    """The stage that makes the units of a step."""
-    return _STAGE_OF.get(step, step.split("/")[0])
-
-
 def steps_of(stage: str) -> list[str]:
     """The steps whose units are of a stage, whatever is added to a later one."""
-    return [step.step for step in STEPS if stage_of(step.step) == stage and step.step not in _STAGE_OF]
+    return [step.step for step in STEPS if step.step.split("/")[0] == stage]
 
 
 def marks(run: Run, steps: Sequence[Marks[Facts]] = STEPS) -> Iterator[Mark]:
     """All marks of a run, in the order of steps; those of stages after them."""
-    for step in steps:
-        for name in run.finished(step.step):
-            yield Mark(stage_of(step.step), run.mark(step.step, name))
+    for marks_of in steps:
+        step = marks_of.step
+        for name in run.finished(step):
+            yield Mark(_STAGE_OF.get(step, step.split("/")[0]), run.mark(step, name))
     for stage in STAGES[:-1]:
         if run.is_done(stage):
             yield Mark(stage, run.mark(stage, "done"))
@@ -81,8 +77,7 @@ def look(run: Run, steps: Sequence[Marks[Facts]] = STEPS) -> list[Damage]:
         files |= of_mark
         by_file |= dict.fromkeys(of_mark, mark)
         for step, units in content.get("units", {}).items():
-            marked = len(run.finished(step))
-            if marked < units:
+            if (marked := len(run.finished(step))) < units:
                 damages.append(Damage(f"work/{step}", f"{marked:,} marks of units, where {units:,} were written", mark))
     wrong = listing.differences(run.folder, files, sizes_alone=storage.is_remote(run.folder))
     return damages + [Damage(path, why, by_file[path]) for path, why in wrong.items()]
@@ -97,13 +92,13 @@ def is_from_the_web(run: Run, damage: Damage) -> bool:
 def unmark(run: Run, damages: Sequence[Damage]) -> None:
     """Have the units of damaged files, and the ends of their stages, done anew: the manifest is deleted first."""
     delete_files([run.path("manifest.json")])
-    delete_files([run.mark(stage, "done") for stage in dict.fromkeys(damage.mark.stage for damage in damages)])
-    delete_files(list(dict.fromkeys(damage.mark.path for damage in damages)))
+    delete_files([run.mark(damage.mark.stage, "done") for damage in damages])
+    delete_files([damage.mark.path for damage in damages])
 
 
 def delete_files(paths: Sequence[str]) -> None:
     """Delete files or folders, and wait until the disk has that."""
     with storage.noted() as block:
-        for path in paths:
+        for path in dict.fromkeys(paths):
             storage.delete(path)
     storage.sync(block)

@@ -19,8 +19,8 @@ from altalign.filters import where
 from altalign.pipelines import card as dataset_card
 from altalign.pipelines.card import CardFacts
 from altalign.pipelines.run import image_tables, shard_tables, text_tables
-from altalign.pipelines.run.image_tables import DECONTAMINATED, FETCHED, FOUND_FACTS, DropFacts, FetchFacts
-from altalign.pipelines.run.shard_tables import ShardFacts
+from altalign.pipelines.run.image_tables import AUGMENTED_IMAGES, DECONTAMINATED, FETCHED, FOUND_FACTS, ChosenFacts
+from altalign.pipelines.run.shard_tables import LIST_OF_FILES, ShardFacts
 from altalign.pipelines.run.text_tables import EXTRACTED, GROUPED, JUDGED, ExtractFacts, GroupFacts, JudgeFacts
 from altalign.pipelines.run.units import Run, Table
 from altalign.storage import Written, parquet
@@ -28,19 +28,17 @@ from altalign.storage import Written, parquet
 DROPPED_ROWS = {
     stage: Table(f"dropped/{stage.value}/*.parquet", f"rows that `{stage.value}` drops", DROPPED) for stage in Stage
 }
-# the stages that make what `data.stages.maker` does not know
-_OTHER_MAKERS = {image_tables.AUGMENTED_IMAGES.where: "decontaminate", shard_tables.LIST_OF_FILES.where: "write"}
 
 
 def written_by(stage: str) -> tuple[Table, ...]:
     """All tables that a stage writes, by their paths: in `work/`, and what stays."""
-    tables = list[Table]()
+    declared = [value for module in (text_tables, image_tables, shard_tables) for value in vars(module).values()]
+    declared = [each for value in declared for each in (value.values() if isinstance(value, dict) else [value])]
     audited = [each for each in vars(audit_tables).values() if isinstance(each, AuditTable)]
-    for value in (*vars(text_tables).values(), *vars(image_tables).values(), *vars(shard_tables).values()):
-        tables += [each for each in (value.values() if isinstance(value, dict) else [value]) if isinstance(each, Table)]
-    of_audit = (Table(each.path, "for the report", each.schema) for each in audited)
-    every = dict.fromkeys([*tables, *DROPPED_ROWS.values(), *of_audit])
-    return tuple(table for table in every if _OTHER_MAKERS.get(table.where, maker(table.where)) == stage)
+    of_audit = [Table(each.path, "for the report", each.schema) for each in audited]
+    tables = dict.fromkeys(each for each in [*declared, *DROPPED_ROWS.values(), *of_audit] if isinstance(each, Table))
+    makers = {AUGMENTED_IMAGES: "decontaminate", LIST_OF_FILES: "write"}  # which `maker` does not know
+    return tuple(table for table in tables if makers.get(table, maker(table.where)) == stage)
 
 
 def dropped(run: Run, stage: Stage, name: str) -> str:
@@ -78,7 +76,7 @@ def near_facts(run: Run) -> dict[str, Any]:
 # Counts ---------------------------------------------------------------------------------------------------------------
 
 
-def _counted_facts(run: Run) -> Iterator[ExtractFacts | JudgeFacts | GroupFacts | FetchFacts | DropFacts]:
+def _counted_facts(run: Run) -> Iterator[ExtractFacts | JudgeFacts | GroupFacts | ChosenFacts]:
     """The facts of all units whose marks hold counts."""
     for marks in (EXTRACTED, JUDGED, GROUPED, FETCHED, DECONTAMINATED):
         for _, facts in run.all_facts(marks):
@@ -103,7 +101,7 @@ def counted_stages(run: Run, *, and_now: str = "") -> list[Stage]:
 
 # The end of a run -----------------------------------------------------------------------------------------------------
 
-Shards = Sequence[tuple[str, ShardFacts]]
+Shards = Sequence[tuple[str, ShardFacts]]  # name and facts of each, in order
 
 
 def write_manifest(
@@ -118,7 +116,7 @@ def write_manifest(
 
     Args:
         run: the run.
-        shards: name and facts of each shard, in order.
+        shards: those of the run.
         files: all files that the run's input and settings decide, by their paths in the run.
         facts: of the card; the digest of the list is filled in here.
         block: what was written since the last mark: the disk keeps it before there is a manifest.
@@ -127,11 +125,11 @@ def write_manifest(
     more = more or {}
     list_of_files = listing.to_bytes(files)
     number = hashlib.sha256(list_of_files).hexdigest()
+    conditions = where.of_reasons(more.get("lineage"))
+    facts = facts._replace(digest=number, is_grown=generations.ENTRY in more, conditions=conditions)
     with storage.noted() as of_card:
         storage.write_bytes(run.path(listing.FILE), list_of_files)
-        conditions = where.of_reasons(more.get("lineage"))
-        is_grown = generations.ENTRY in more
-        card = dataset_card.write(run.folder, facts._replace(digest=number, is_grown=is_grown, conditions=conditions))
+        card = dataset_card.write(run.folder, facts)
     if not run.config.run.durable:  # once, at the end: nobody looks again at what a manifest vouches for
         paths = [run.path(name) for name in (listing.SETTINGS, *files)]
         # in a removal only what is new is there yet
@@ -152,6 +150,5 @@ def write_manifest(
 
 def files_of(run: Run, block: storage.Block) -> dict[str, Written]:
     """The files that a block has written, by their paths in the run."""
-    return {
-        storage.relative(path, run.folder) or path: file or listing.digest(path) for path, file in block.files.items()
-    }
+    files = block.files.items()
+    return {storage.relative(path, run.folder) or path: file or listing.digest(path) for path, file in files}

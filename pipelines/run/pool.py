@@ -21,40 +21,23 @@ from altalign.terminal import shown
 
 BYTES_PER_ROW = 2 << 10  # most pools have rows of a few hundred
 
-_TEXTS = ("image_identity", "caption")
-
 
 def units(run: Run) -> list[PoolUnit]:
     """Ranges of row groups of the files of the pool, in input order, of about `ROWS_PER_UNIT` candidates each."""
     pool_units: list[PoolUnit] = []
     for name, facts in run.all_facts(EXTRACTED):
-        first, row = 0, 0
-        groups = facts.row_groups
-        while first < len(groups):
-            last, rows = first, groups[first]
-            while last + 1 < len(groups) and rows + groups[last + 1] <= ROWS_PER_UNIT:
-                last += 1
-                rows += groups[last]
-            pool_units.append(
-                PoolUnit(
-                    name=f"{name}-{first:05d}",
-                    order=len(pool_units),
-                    file=int(name),
-                    direct=facts.direct,
-                    first=first,
-                    last=last,
-                    row=row,
-                    rows=rows,
-                    rows_at_once=facts.rows_at_once,
-                )
-            )
-            first, row = last + 1, row + rows
+        row, of_file = 0, list[PoolUnit]()
+        for number, rows in enumerate(facts.row_groups):
+            if of_file and of_file[-1]["rows"] + rows <= ROWS_PER_UNIT:
+                of_file[-1]["last"] = number
+                of_file[-1]["rows"] += rows
+            else:
+                unit = PoolUnit(name=f"{name}-{number:05d}", order=len(pool_units) + len(of_file), file=int(name))
+                unit |= {"direct": facts.direct, "first": number, "last": number, "row": row, "rows": rows}
+                of_file.append({**unit, "rows_at_once": facts.rows_at_once})
+            row += rows
+        pool_units += of_file
     return pool_units
-
-
-def path(run: Run, file: int, *, direct: bool) -> str:
-    """The Parquet file with an input file's candidates: the file itself where it is direct, else what extract wrote."""
-    return run.files[file].path if direct else CANDIDATES.path(run, run.files[file].name)
 
 
 def write_size(run: Run) -> None:
@@ -67,6 +50,16 @@ def write_size(run: Run) -> None:
 def rows(run: Run) -> int:
     """How many candidates the pool has."""
     return storage.read_json(POOL_SIZE.path(run))["rows"]
+
+
+def partitions(run: Run, rows_per_partition: int, *, at_least: int, at_most: int) -> int:
+    """How many partitions to make, a power of two, so that each gets about this many of the pool's rows.
+
+    Where rows are long, it gets fewer.
+    """
+    size = storage.read_json(POOL_SIZE.path(run))
+    needed = max(1, size["rows"] // rows_per_partition, size["bytes"] // (rows_per_partition * BYTES_PER_ROW))
+    return int(np.clip(1 << int(needed - 1).bit_length(), at_least, at_most))
 
 
 def stamp(run: Run, file: int) -> list[int | str]:
@@ -95,9 +88,8 @@ def reading(run: Run, files: Iterable[int], before: list[int | str] | None = Non
 
     def check() -> None:
         for file in files:
-            source = run.files[file]
-            if stamp(run, file) != (before or run.facts_of(EXTRACTED, source.name).stamp):
-                raise changed(source.path)
+            if stamp(run, file) != (before or run.facts_of(EXTRACTED, run.files[file].name).stamp):
+                raise changed(run.files[file].path)
 
     try:
         yield
@@ -112,33 +104,25 @@ def candidates(run: Run, unit: PoolUnit, *, texts_alone: bool = False) -> Iterat
 
     With `texts_alone`, only `image_identity` and `caption` need be there, and have their values.
     """
-    file, direct = unit["file"], unit["direct"]
-    source, of_pool, row = run.files[file], path(run, file, direct=direct), unit["row"]
-    settings, columns = run.config.input[source.input], _TEXTS if texts_alone else CANDIDATE.names
-    if direct:
+    source, row = run.files[unit["file"]], unit["row"]
+    settings = run.config.input[source.input]
+    if unit["direct"]:
+        path, of_file = source.path, [unit["file"]]
         columns = table.text_columns(settings) if texts_alone else table.columns(settings)
-    with reading(run, [file] if direct else []):
-        for batch in parquet.read_row_groups(
-            of_pool, unit["first"], unit["last"], columns, rows_at_once=unit["rows_at_once"]
-        ):
+    else:
+        path, of_file = CANDIDATES.path(run, source.name), []
+        columns = ("image_identity", "caption") if texts_alone else CANDIDATE.names
+    groups = unit["first"], unit["last"]
+    with reading(run, of_file):
+        for batch in parquet.read_row_groups(path, *groups, columns, rows_at_once=unit["rows_at_once"]):
             interrupts.check()
-            if not direct:
+            if not unit["direct"]:
                 yield batch
             else:
                 numbers = pa.array(np.arange(row, row + batch.num_rows))
                 names = None if texts_alone else table.row_names(source.named, numbers)
                 yield table.candidates(batch, settings, names)
             row += batch.num_rows
-
-
-def partitions(run: Run, rows_per_partition: int, *, at_least: int, at_most: int) -> int:
-    """How many partitions to make, a power of two, so that each gets about this many of the pool's rows.
-
-    Where rows are long, it gets fewer.
-    """
-    size = storage.read_json(POOL_SIZE.path(run))
-    needed = max(1, size["rows"] // rows_per_partition, size["bytes"] // (rows_per_partition * BYTES_PER_ROW))
-    return int(np.clip(1 << int(needed - 1).bit_length(), at_least, at_most))
 
 
 def sources(run: Run, files: "pa.ChunkedArray[Any]") -> pa.StringArray:
@@ -149,16 +133,10 @@ def sources(run: Run, files: "pa.ChunkedArray[Any]") -> pa.StringArray:
 
 
 def name_empty_files(run: Run, is_empty: Callable[[InputFile], bool]) -> None:
-    """Name the files that hold nothing.
-
-    Raises:
-        UsageError: all files of an input do.
-    """
+    """Name the files that hold nothing; UsageError where no file of an input holds anything."""
     for number, settings in enumerate(run.config.input):
-        files = [file for file in run.files if file.input == number]
-        files = [file for file in files if not read.may_be_empty(file.path, settings)]
-        empty = [file.path for file in files if is_empty(file)]
-        if not empty:
+        files = [file for file in run.files if file.input == number and not read.may_be_empty(file.path, settings)]
+        if not (empty := [file.path for file in files if is_empty(file)]):
             continue
         others = f" and {len(empty) - 1:,} more" * (len(empty) > 1)
         message = f"{empty[0]}{others}: no row, record or page in it (0 bytes, or a header alone)"

@@ -5,8 +5,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from functools import partial
-from typing import NamedTuple, cast
+from typing import NamedTuple
 
 from rich.console import Console
 
@@ -38,29 +37,22 @@ def watched(
     run: Run, step: str, units: Sequence[Unit], shown: Shown, kind: "type[Watch] | None" = None
 ) -> Iterator[None]:
     """Show how many of a step's units are finished: on a terminal a bar, else a line every 30 s and one at the end."""
-    nowhere = terminal.into(io.StringIO())
-    watch = (kind or Watch)(run, step, units, shown if isinstance(shown, Console) else nowhere)
-    looks = {watch: watch.look}
-    if not isinstance(shown, Console):
-        of_caller = Watch(run, step, units, nowhere)
-        looks[of_caller] = partial(of_caller.tell, shown)
-    plan = {"units": len(units), "rows": sum(map(_rows_of, units))}
+    console = shown if isinstance(shown, Console) else terminal.into(io.StringIO())
+    watch = (kind or Watch)(run, step, units, console)
+    plan = {"units": len(units), "rows": sum(unit.get("rows", 0) for unit in units)}
     storage.write_json(run.work(step, "plan", "plan.json"), plan)
-    threads = [threading.Thread(target=look, daemon=True) for look in looks.values()]
+    threads = [threading.Thread(target=watch.look, daemon=True)]
+    if not isinstance(shown, Console):
+        threads.append(threading.Thread(target=watch.tell, args=(shown,), daemon=True))
     try:
         for thread in threads:  # a signal that comes here must not leave one behind, in the middle of a file
             thread.start()
         yield
     finally:
-        for each in looks:
-            each.stop.set()
+        watch.stop.set()
         for thread in threads:
             if thread.ident is not None:
                 thread.join()
-
-
-def _rows_of(unit: Unit) -> int:
-    return cast(dict[str, int], unit).get("rows", 0)
 
 
 class Watch:
@@ -69,7 +61,7 @@ class Watch:
     def __init__(self, run: Run, step: str, units: Sequence[Unit], console: Console):
         self._run, self._step, self._console = run, step, console
         self._name = step.removesuffix("/units")  # of a stage with one step that counts, or with one that ends it
-        self._rows: dict[str, int] = {unit["name"]: _rows_of(unit) for unit in units}
+        self._rows: dict[str, int] = {unit["name"]: unit.get("rows", 0) for unit in units}
         self.stop = threading.Event()
         self._seen: set[str] = set()
         self._begin, self._before = time.monotonic(), self._finished()
@@ -82,9 +74,9 @@ class Watch:
         line_at = self._begin + LINE_EVERY_S
         while not self.stop.wait(LOOK_EVERY_S):
             if time.monotonic() >= line_at:
-                self._line()
+                self._line(is_over=False)
                 line_at += LINE_EVERY_S
-        self._line()
+        self._line(is_over=True)
 
     def _finished(self) -> set[str]:
         """Names of the finished units; those of the last look where the marks cannot be read, which units report."""
@@ -92,22 +84,24 @@ class Watch:
             self._seen = set(self._run.finished(self._step)) & set(self._rows)
         return self._seen
 
+    def _rows_of(self, units: set[str]) -> int:
+        return sum(self._rows[name] for name in units)
+
     def _speed(self, finished: set[str]) -> str:
         """Rows a second of this attempt; units that an earlier one finished do not count."""
-        rows = sum(self._rows[name] for name in finished - self._before)
+        rows = self._rows_of(finished - self._before)
         return f"{rows / max(1e-3, time.monotonic() - self._begin):,.0f} rows/s" if rows else ""
 
-    def _line(self) -> None:
+    def _line(self, *, is_over: bool) -> None:
         finished, elapsed = self._finished(), time.monotonic() - self._begin
-        rows = sum(self._rows[name] for name in finished)
-        left = (len(self._rows) - len(finished)) * elapsed / max(1, len(finished - self._before))
-        parts = [f"{self._name}: {len(finished)} of {len(self._rows)} units"]
-        parts += [f"{rows:,} rows" if rows else "", self._speed(finished)]
-        parts.append(f"{elapsed:.1f} s" if self.stop.is_set() else f"about {left:.0f} s left")
+        rows, units = self._rows_of(finished), len(self._rows)
+        left = (units - len(finished)) * elapsed / max(1, len(finished - self._before))
+        parts = [f"{self._name}: {len(finished)} of {units} units", f"{rows:,} rows" if rows else ""]
+        parts += [self._speed(finished), f"{elapsed:.1f} s" if is_over else f"about {left:.0f} s left"]
         with suppress(OSError, AltalignError):
-            has_failed = not self.stop.is_set() and storage.exists(self._run.path("log", "trouble.json"))
-            parts += ["a unit failed, the engine tries it again (`altalign status` says why)"] * has_failed
-        self._console.print(", ".join(part for part in parts if part), soft_wrap=True)
+            if not is_over and storage.exists(self._run.path("log", "trouble.json")):
+                parts.append("a unit failed, the engine tries it again (`altalign status` says why)")
+        self._console.print(", ".join(filter(None, parts)), soft_wrap=True)
 
     def _bar(self) -> None:
         from rich.progress import Progress
@@ -126,5 +120,5 @@ class Watch:
         while not is_over:
             is_over = self.stop.wait(LOOK_EVERY_S)
             finished, seconds = self._finished(), time.monotonic() - self._begin
-            rows = sum(self._rows[name] for name in finished)
-            report(Progress(self._step, len(finished), len(self._rows), rows, sum(self._rows.values()), seconds))
+            of_all = len(self._rows), self._rows_of(finished), self._rows_of(set(self._rows))
+            report(Progress(self._step, len(finished), *of_all, seconds))

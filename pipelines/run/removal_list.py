@@ -7,7 +7,7 @@ What one run has removed (`removed.parquet`) is a list too: URLs, domains and na
 
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from typing import Any, cast
 
@@ -29,9 +29,13 @@ COLUMNS = ("key", "image_id", "image_url", "page_url", "source_key", "found_sha2
 _ORIGIN = r"^(?P<origin>[A-Za-z][A-Za-z0-9+.-]*://[^/\\?#\s]+)(?:[/\\?#]|$)"  # white space in a host is skipped
 _CANDIDATES = 8  # that an error names
 _HEX_DIGITS = {"keys": 32, "image_ids": 32, "hashes": 64}
+# kinds of `removed.parquet`, and the fields of a request that have their hashes
+_KINDS = {"key": "keys", "image_id": "image_ids", "url": "urls", "sha256": "hashes", "domain": "domains"}
+_KINDS |= {"source_key": "source_keys"}
 
 Mask = npt.NDArray[np.bool_]  # bool[n], a row each
 Names = Mapping[str, str]  # hash: name; the name is empty where only the hash is known
+hashed = image_id  # BLAKE2b-128 of a URL, a domain or a name; of an image's URL it is the image_id
 
 
 @dataclass(frozen=True)
@@ -60,14 +64,7 @@ class Request:
         return replace(self, image_ids=self.image_ids | image_ids)
 
     def __or__(self, other: "Request") -> "Request":
-        return Request(
-            self.keys | other.keys,
-            self.image_ids | other.image_ids,
-            self.hashes | other.hashes,
-            {**self.urls, **other.urls},
-            {**self.domains, **other.domains},
-            {**self.source_keys, **other.source_keys},
-        )
+        return Request(*(getattr(self, each.name) | getattr(other, each.name) for each in fields(self)))
 
     def matches(self, rows: pa.Table) -> Mask:
         """Which rows are to go; columns of `COLUMNS` that are not there match nothing."""
@@ -80,21 +77,21 @@ class Request:
         if self.source_keys and "source_key" in rows.column_names:
             for column in _names(rows):
                 hits |= _where(column, lambda name: hashed(name) in self.source_keys)
-        for name in ("image_url", "page_url"):
-            if self.urls and name in rows.column_names:
+        for name in {"image_url", "page_url"}.intersection(rows.column_names):
+            if self.urls:
                 hits |= _where(rows[name], self.has_url)
-            if self.domains and name in rows.column_names:  # asked of scheme and host alone, where a URL is written so
+            if self.domains:  # asked of scheme and host alone, where a URL is written so
                 parts: Any = pc.extract_regex(cast(Any, rows[name].cast(pa.string())), pattern=_ORIGIN)
                 hits |= _where(pc.coalesce(pc.struct_field(parts, "origin"), cast(Any, rows[name])), self.has_host_of)
         return hits
 
     def are_images(self, rows: pa.Table) -> Mask:
         """Which rows are of an image that is named, not of a page alone."""
-        return self.matches(rows.drop_columns([name for name in ("page_url",) if name in rows.column_names]))
+        return self.matches(rows.select([name for name in rows.column_names if name != "page_url"]))
 
     def has_url(self, url: str) -> bool:
         """Whether a URL is one of those that are named, as it is written or as it is asked for."""
-        return bool(self.urls) and any(hashed(each) in self.urls for each in (url, *one_url.request_urls(url)))
+        return any(each in self.urls for each in _spellings(url)) if self.urls else False
 
     def has_host_of(self, url: str) -> bool:
         """Whether a URL has a host of one of the domains, or below one."""
@@ -109,19 +106,19 @@ class Request:
         """The entries of each list that none of these rows has, sorted."""
         existing: dict[str, set[str]] = {name: {*map(str, rows[name].drop_null().to_pylist())} for name in COLUMNS}
         places, digests = existing["image_url"] | existing["page_url"], existing["sha256"] | existing["found_sha256"]
-        urls = {hashed(each) for url in places for each in (url, *one_url.request_urls(url))} if self.urls else set()
-        there = {url for name, url in self.urls.items() if name in urls or name in existing["image_id"]}
+        urls = existing["image_id"].union(*map(_spellings, places)) if self.urls else set[str]()
+        named = {hashed(name) for column in _names(rows) for name in column.drop_null().unique().to_pylist()}
         left: dict[str, Iterable[str]] = {
             "keys": self.keys - existing["key"],
             "image_ids": self.image_ids - existing["image_id"],
             "hashes": [each for each in self.hashes - digests if image_id(each) not in existing["image_id"]],
-            "urls": {*self.urls.values()} - there,
+            "urls": {*self.urls.values()} - {url for name, url in self.urls.items() if name in urls},
             "domains": [
                 domain
                 for name, domain in self.domains.items()
                 if not any(map(Request(domains={name: domain}).has_host_of, places))
             ],
-            "source_keys": {*self.source_keys.values()}.difference(*(column.to_pylist() for column in _names(rows))),
+            "source_keys": [entry for name, entry in self.source_keys.items() if name not in named],
         }
         return {name: entries for name, values in left.items() if (entries := sorted(filter(None, values)))}
 
@@ -134,8 +131,9 @@ class Request:
         candidates_of, names = dict[str, set[tuple[str, str]]](), dict(self.source_keys)
         matching = rows.filter(pa.array(Request(source_keys=names).matches(rows)))
         for row in matching.select(["source", "source_key", "image_id"]).to_pylist():
-            name = row["source_key"] if hashed(row["source_key"]) in names else f"{row['source']}:{row['source_key']}"
-            candidates_of.setdefault(name, set()).add((f"{row['source']}:{row['source_key']}", row["image_id"] or ""))
+            full = f"{row['source']}:{row['source_key']}"
+            name = row["source_key"] if hashed(row["source_key"]) in names else full
+            candidates_of.setdefault(name, set()).add((full, row["image_id"] or ""))
         for name, candidates in candidates_of.items():
             if len(candidates) > 1:
                 those = ", ".join(f"{full} (image_id {image})" for full, image in sorted(candidates)[:_CANDIDATES])
@@ -152,20 +150,9 @@ class Request:
         return [(kind, entry) for kind, name in _KINDS.items() for entry in sorted(getattr(self, name))]
 
 
-# kinds of `removed.parquet`, and the fields that have their hashes
-_KINDS = {
-    "key": "keys",
-    "image_id": "image_ids",
-    "url": "urls",
-    "sha256": "hashes",
-    "domain": "domains",
-    "source_key": "source_keys",
-}
-
-
-def hashed(text: str) -> str:
-    """BLAKE2b-128 of a URL, a domain or a name; of an image's URL it is the image_id."""
-    return image_id(text)
+def _spellings(url: str) -> list[str]:
+    """The hashes of a URL as it is written, and as it is asked for."""
+    return [*map(hashed, (url, *one_url.request_urls(url)))]
 
 
 def _names(rows: pa.Table) -> list[Any]:
@@ -211,33 +198,31 @@ def of_run(path: str) -> Request:
         message = f"--removed {path}: not what a run has removed ({type(error).__name__})"
         raise UsageError(f"{message}; give the {REMOVED_FILE} of a run") from None
     by_kind = {kind: frozenset(row["hash"] for row in rows if row["kind"] == kind) for kind in ("pair", *_KINDS)}
-    urls, domains, source_keys = (dict.fromkeys(by_kind[kind], "") for kind in ("url", "domain", "source_key"))
-    keys = by_kind["key"] | by_kind["pair"]
-    return Request(keys, by_kind["image_id"], by_kind["sha256"], urls, domains, source_keys)
+    by_name = (dict.fromkeys(by_kind[kind], "") for kind in ("url", "domain", "source_key"))
+    return Request(by_kind["key"] | by_kind["pair"], by_kind["image_id"], by_kind["sha256"], *by_name)
 
 
 def _of_list(name: str, path: str) -> Request:
-    option = f"--{name.replace('_', '-')}"
+    """The entries of a list: URLs, domains and names by the hashes of each spelling that they are asked for by."""
+    option, entries = f"--{name.replace('_', '-')}", dict[str, str]()
     text = read_list(path, f"{option} {path}", "give the path of a list")
     if name == "domains":
-        listed = set(Domains.parse([(path, text)]).names)
-    else:
-        listed, digits = set[str](), _HEX_DIGITS.get(name)
-        for number, line in enumerate(text.splitlines(), start=1):
-            entry, where = line.strip(WHITE_SPACE), f"{path} line {number}"
-            if entry and name == "urls":
-                if not one_url.request_urls(entry):
-                    raise UsageError(f"{where}: {entry!r} is no URL; write one such as https://example.org/cat.jpg")
-                entry = one_url.parsed(entry)[0]
-            elif entry and digits:
-                if not re.fullmatch(rf"[0-9a-fA-F]{{{digits}}}", entry):
-                    raise UsageError(f"{where}: {entry!r} is not {digits} hex digits, as {option} wants")
-                entry = entry.lower()
-            listed.add(entry)
-        listed.discard("")
-    if name in _HEX_DIGITS:
-        entries: Any = frozenset(listed)
-    else:  # a URL by each spelling that it is asked for by
-        spelled = {entry: (entry, *(one_url.request_urls(entry) if name == "urls" else ())) for entry in listed}
-        entries = {hashed(each): entry for entry, spellings in spelled.items() for each in spellings}
-    return Request(**{name: entries})
+        return Request(domains={hashed(domain): domain for domain in Domains.parse([(path, text)]).names})
+    digits = _HEX_DIGITS.get(name)
+    for number, line in enumerate(text.splitlines(), start=1):
+        entry, where = line.strip(WHITE_SPACE), f"{path} line {number}"
+        if not entry:
+            continue
+        if digits:
+            if not re.fullmatch(rf"[0-9a-fA-F]{{{digits}}}", entry):
+                raise UsageError(f"{where}: {entry!r} is not {digits} hex digits, as {option} wants")
+            entries[entry.lower()] = ""
+        elif name == "urls":
+            if not one_url.request_urls(entry):
+                raise UsageError(f"{where}: {entry!r} is no URL; write one such as https://example.org/cat.jpg")
+            entry = one_url.parsed(entry)[0]
+            entries |= dict.fromkeys(_spellings(entry), entry)
+        else:
+            entries[hashed(entry)] = entry
+    of_list: Any = frozenset(entries) if digits else entries
+    return Request(**{name: of_list})

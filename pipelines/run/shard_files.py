@@ -33,7 +33,7 @@ def write_shard(folder: str, name: str, samples: Iterable[tuple[Mapping[str, obj
 def write_files(folder: str, name: str, fill: Callable[[ShardWriter], pa.Table]) -> ShardFacts:
     """The same, where `fill` writes at least one sample, and gives the side-car."""
     tar_path, parquet_path = (storage.join(folder, f"{name}.{ending}") for ending in ("tar", "parquet"))
-    of_tar: Callable[[], storage.Written] = lambda: storage.Written(shard.bytes, shard.sha256)  # noqa: E731
+    of_tar: Callable[[], Written] = lambda: Written(shard.bytes, shard.sha256)  # noqa: E731
     with storage.write(tar_path, written=of_tar) as file:
         shard = ShardWriter(file)
         rows = fill(shard)
@@ -58,10 +58,9 @@ def write_files(folder: str, name: str, fill: Callable[[ShardWriter], pa.Table])
 def source_bytes(rows: pa.Table, tar_bytes: int) -> Counter[str]:
     """The bytes that the samples of each source have in a tar: from the header of an image to that of the next."""
     sizes = Counter[str]()
-    for source, of_sample in zip(
-        parquet.values(rows, "source"), np.diff(starts(rows, tar_bytes)).tolist(), strict=True
-    ):
-        sizes[source] += of_sample
+    of_samples = np.diff(starts(rows, tar_bytes)).tolist()
+    for source, size in zip(parquet.values(rows, "source"), of_samples, strict=True):
+        sizes[source] += size
     return sizes
 
 
@@ -70,7 +69,7 @@ def starts(rows: pa.Table, tar_bytes: int) -> npt.NDArray[np.int64]:
     return np.append(rows["tar_offset"].to_numpy() - _HEADER_BYTES, tar_bytes - _END_BYTES)
 
 
-Entry = dict[str, Any]
+Entry = dict[str, Any]  # what the manifest of a score says of a file
 
 
 def score_path(score: str, shard: str) -> str:
@@ -94,24 +93,18 @@ def scores_made(run: Run, step: Marks[ScoreFacts], score: str, shard_of: Callabl
     """The entries of the files that the units of a step have written, by shard; `shard_of` knows it of a unit."""
     entries = dict[str, Entry]()
     for unit, facts in run.all_facts(step):
-        shard = shard_of(unit)
-        written = marks.named(storage.read_sealed(run.mark(step.step, unit))).get(score_path(score, shard))
-        if written is not None:
-            entries[shard] = score_entry(facts, score, written)
+        of_mark = marks.named(storage.read_sealed(run.mark(step.step, unit)))
+        if written := of_mark.get(score_path(score, shard_of(unit))):
+            entries[shard_of(unit)] = score_entry(facts, score, written)
     return entries
 
 
 def conclude_score(folder: str, grounds: Mapping[str, Any], shards: Sequence[Entry], *, durable: bool) -> None:
     """Write the manifest of a score whose files are in this folder, and delete files of shards that are not in it.
 
-    Args:
-        folder: of the score.
-        grounds: what its values rest on.
-        shards: entries with the names of their shards, in the order of the run.
-        durable: whether to wait for the disk.
+    `grounds` are what its values rest on, `shards` entries with names, in the order of the run.
     """
     storage.write_sealed(storage.join(folder, "manifest.json"), scores.manifest(grounds, shards), durable=durable)
     kept = {f"{shard['name']}.parquet" for shard in shards}
-    for name in storage.names(folder, ".parquet"):
-        if name not in kept:
-            storage.delete(storage.join(folder, name))
+    for name in {*storage.names(folder, ".parquet")} - kept:
+        storage.delete(storage.join(folder, name))

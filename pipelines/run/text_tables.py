@@ -1,7 +1,5 @@
 """What `extract`, `tables` and `judge` hand on: units, facts in their marks, and tables."""
 
-from typing import TypedDict
-
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
@@ -10,18 +8,15 @@ from altalign.data.audit_tables import TEXT_MEASURES
 from altalign.data.counts import CountRow, FailedRow
 from altalign.data.schema import CANDIDATE, DROPPED, STRINGS
 from altalign.pipelines.run.image_places import PLACE
-from altalign.pipelines.run.units import Facts, Format, Marks, Run, Table, Unit
+from altalign.pipelines.run.units import Facts, Marks, Run, Table, Unit
+
+FileUnit = Unit  # `file`: the number of an input file in input order
+# Row groups `first` to `last` of the pool of an input file (`file`), which is the file itself where it is `direct`;
+# `order`: of the unit in input order; `row`: its first row, of `rows`; `rows_at_once`: how many may be read at a time.
+PoolUnit = Unit
 
 
-class FileUnit(Unit):
-    """One input file, by its number in input order."""
-
-    file: int
-
-
-class ExtractFacts(Facts):
-    """What was read of an input file."""
-
+class ExtractFacts(Facts):  # what was read of an input file
     stamp: list[int | str]  # size and time of change of the file, or its digest in the store, before it was read
     direct: bool  # whether the file is its own pool (a Parquet table of one caption a row, without images)
     row_groups: list[int]  # rows of each row group of its pool
@@ -33,43 +28,6 @@ class ExtractFacts(Facts):
     failed: list[FailedRow]  # rows by every rule that holds
 
 
-EXTRACTED = Marks("extract", ExtractFacts)
-
-# A file of a part of a folder: its name in the folder (bytes, as a file system has them) and its stamp.
-FOLDER_FILE = pa.schema([("name", pa.binary()), ("size", pa.int64()), ("time_ns", pa.int64()), ("digest", pa.string())])
-
-CANDIDATES = Table("work/extract/*.parquet", "the candidates of an input file: its pool", CANDIDATE)
-BROKEN_RECORDS = Table("work/extract/*.broken.parquet", "records that cannot be read", DROPPED)
-EXTRACT_SAMPLE = Table("work/extract/*.sample.parquet", "dropped rows of the smallest keys", DROPPED)
-COPIED_IMAGES = Table("work/extract/*.images", "images that cannot be read at an offset")
-FOLDER_FILES = Table("work/extract/*.files.parquet", "the files of a part of a folder", FOLDER_FILE)
-PLACES = Table("work/extract/*.places", "where images are, sorted by image_id", PLACE, format=Format.ROWS)
-PAYLOADS = Table(
-    "work/extract/*.payloads",
-    "the same by payload, and revisits; missing where none",
-    PLACE,
-    format=Format.ROWS,
-)
-REVISITS = Table("work/extract/revisits", "places of images that only revisit records have", PLACE, format=Format.ROWS)
-POOL_SIZE = Table("work/extract/pool/size.json", "rows and bytes of the whole pool")
-
-
-class PoolUnit(Unit):
-    """Row groups `first` to `last` of a file's pool, to be read so many rows at once.
-
-    `order` is the unit's place in input order, `row` its first row.
-    """
-
-    order: int
-    file: int
-    direct: bool
-    first: int
-    last: int
-    row: int
-    rows: int
-    rows_at_once: int
-
-
 class CountFacts(Facts):
     """Rows that were counted, where the slices of the spill file lie, and the histogram of words as JSON."""
 
@@ -78,9 +36,7 @@ class CountFacts(Facts):
     words: list[list[int]]
 
 
-class MergeFacts(Facts):
-    """Histogram (as JSON) and number of a partition's entries, by kind of table; images by source."""
-
+class MergeFacts(Facts):  # histogram (as JSON) and number of a partition's entries, by kind of table; images by source
     ngrams: list[list[int]]
     ngrams_rows: int
     texts: list[list[int]]
@@ -90,21 +46,58 @@ class MergeFacts(Facts):
     images_of_sources: list[int] | None
 
 
+class JudgeFacts(Facts):  # rows that were judged, where the slices of survivors lie, and counts of dropped rows
+    rows: int
+    spilled: list[int]
+    counts: list[CountRow]
+    failed: list[FailedRow]
+
+
+RowGroup = dict[str, int]  # a row group of grouped survivors, which is one fetch unit: its `rows` and `images`
+
+
+class GroupFacts(Facts):  # the fetch units of a partition, and counts of kept rows and of repeated pairs
+    row_groups: list[RowGroup]
+    counts: list[CountRow]
+    failed: list[FailedRow]
+
+
+EXTRACTED = Marks("extract", ExtractFacts)
 COUNTED = Marks("tables/units", CountFacts)
 MERGED = Marks("tables/merged", MergeFacts)
+JUDGED = Marks("judge/units", JudgeFacts)
+GROUPED = Marks("judge/grouped", GroupFacts)
+STEPS = (EXTRACTED, COUNTED, MERGED, JUDGED, GROUPED)
 
-_HASH, _COUNT = np.dtype(np.uint64), np.dtype(np.int64)
+# extract
+
+# A file of a part of a folder: its name in the folder (bytes, as a file system has them) and its stamp.
+FOLDER_FILE = pa.schema([("name", pa.binary()), ("size", pa.int64()), ("time_ns", pa.int64()), ("digest", pa.string())])
+
+CANDIDATES = Table("work/extract/*.parquet", "the candidates of an input file: its pool", CANDIDATE)
+BROKEN_RECORDS = Table("work/extract/*.broken.parquet", "records that cannot be read", DROPPED)
+EXTRACT_SAMPLE = Table("work/extract/*.sample.parquet", "dropped rows of the smallest keys", DROPPED)
+COPIED_IMAGES = Table("work/extract/*.images", "images that cannot be read at an offset")
+FOLDER_FILES = Table("work/extract/*.files.parquet", "the files of a part of a folder", FOLDER_FILE)
+PLACES = Table("work/extract/*.places", "where images are, sorted by image_id", PLACE, is_raw=True)
+_OF_PAYLOADS = "the same by payload, and revisits; missing where none"
+PAYLOADS = Table("work/extract/*.payloads", _OF_PAYLOADS, PLACE, is_raw=True)
+REVISITS = Table("work/extract/revisits", "places of images that only revisit records have", PLACE, is_raw=True)
+POOL_SIZE = Table("work/extract/pool/size.json", "rows and bytes of the whole pool")
+
+# tables
+
+_HASH, _COUNT, _LOG2 = np.dtype(np.uint64), np.dtype(np.int64), np.dtype(np.uint8)
 # kinds of tables by their names in `work/`, and the names of the final tables
 KINDS = {"ngrams": "vocabulary", "texts": "over_shared_texts", "images": "over_captioned_images"}
 
-HASHES = Table("work/tables/units/*.spill", "hashes by partition", _HASH, format=Format.ROWS)
+HASHES = Table("work/tables/units/*.spill", "hashes by partition", _HASH, is_raw=True)
 ENTRIES = {
-    kind: Table(f"work/tables/merged/*.{kind}", f"hashes and counts of {kind}", _HASH, format=Format.ROWS)
-    for kind in KINDS
+    kind: Table(f"work/tables/merged/*.{kind}", f"hashes and counts of {kind}", _HASH, is_raw=True) for kind in KINDS
 }
 TABLES = {kind: Table(f"tables/{name}.npy", "hashes, sorted", _HASH) for kind, name in KINDS.items()}
 COUNTS = {
-    "ngrams": Table("tables/vocabulary_log2.npy", "eight times log2 of each count", np.dtype(np.uint8)),
+    "ngrams": Table("tables/vocabulary_log2.npy", "eight times log2 of each count", _LOG2),
     "texts": Table("tables/over_shared_texts_counts.npy", "the count of each hash", _COUNT),
     "images": Table("tables/over_captioned_images_counts.npy", "the count of each hash", _COUNT),
 }
@@ -119,64 +112,23 @@ def entries_of(run: Run, partition: str, kind: str) -> npt.NDArray[np.uint64]:
     return ENTRIES[kind].array(run, partition).reshape(-1, 2)
 
 
+# judge
+
 # A candidate that passed every rule but `pair_repeated`; `file` and `row` say where in the input it stands.
-SURVIVOR = pa.schema(
-    [
-        ("key", pa.binary(16)),
-        ("image_id", pa.binary(16)),
-        *((name, pa.string()) for name in STRINGS),
-        ("file", pa.int32()),
-        ("row", pa.int64()),
-        ("words", pa.int32()),
-    ]
-)
+_IDS = [(name, pa.binary(16)) for name in ("key", "image_id")]
+_IN_POOL = [("file", pa.int32()), ("row", pa.int64()), ("words", pa.int32())]
+SURVIVOR = pa.schema([*_IDS, *((name, pa.string()) for name in STRINGS), *_IN_POOL])
 
 # A survivor after the grouping, with the place of its image: null where no archive has it.
 _PLACE = {"file": pa.int32(), "kind": pa.int32(), "offset": pa.int64(), "length": pa.int64()}
 PLACED_SURVIVOR = pa.schema([*SURVIVOR, *(pa.field(f"place_{name}", kind) for name, kind in _PLACE.items())])
 
-
-class JudgeFacts(Facts):
-    """Rows that were judged, where the slices of survivors lie, and counts of dropped rows."""
-
-    rows: int
-    spilled: list[int]
-    counts: list[CountRow]
-    failed: list[FailedRow]
-
-
-class RowGroup(TypedDict):
-    """A row group of grouped survivors: one fetch unit."""
-
-    rows: int
-    images: int
-
-
-class GroupFacts(Facts):
-    """The fetch units of a partition, and counts of kept rows and of repeated pairs."""
-
-    row_groups: list[RowGroup]
-    counts: list[CountRow]
-    failed: list[FailedRow]
-
-
-JUDGED = Marks("judge/units", JudgeFacts)
-GROUPED = Marks("judge/grouped", GroupFacts)
-STEPS = (EXTRACTED, COUNTED, MERGED, JUDGED, GROUPED)
-
-SURVIVORS = Table("work/judge/units/*.survivors", "candidates that pass, by partition", SURVIVOR, format=Format.ARROW)
+SURVIVORS = Table("work/judge/units/*.survivors", "candidates that pass, by partition", SURVIVOR, is_raw=True)
 MEASURED_TEXTS = Table("work/judge/units/*.measures", "a unit's part of the histograms", TEXT_MEASURES.schema)
-SEEN_STRINGS = Table("work/judge/units/*.seen", "strings of wanted hashes, and scripts of captions", format=Format.JSON)
+SEEN_STRINGS = Table("work/judge/units/*.seen", "strings of wanted hashes, and scripts of captions")
 JUDGE_SAMPLE = Table("work/judge/units/*.samples", "dropped rows for the galleries", DROPPED)
 SLICE = np.dtype([("bucket", "<i8"), ("offset", "<i8"), ("length", "<i8")])
-SLICES_OF_PLACES = Table(
-    "work/judge/places/*.slices",
-    "how partitions cut an input file's places",
-    SLICE,
-    format=Format.ROWS,
-)
-GROUPED_SURVIVORS = Table(
-    "work/judge/grouped/*.parquet",
-    "each pair once, by image_id and key, with the place of its image",
-    PLACED_SURVIVOR,
-)
+_OF_SLICES = "how partitions cut an input file's places"
+SLICES_OF_PLACES = Table("work/judge/places/*.slices", _OF_SLICES, SLICE, is_raw=True)
+_OF_GROUPED = "each pair once, by image_id and key, with the place of its image"
+GROUPED_SURVIVORS = Table("work/judge/grouped/*.parquet", _OF_GROUPED, PLACED_SURVIVOR)

@@ -4,9 +4,8 @@ import hashlib
 import json
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, fields
-from enum import StrEnum
 from pathlib import Path
-from typing import Any, Generic, Self, TypedDict, TypeVar, cast, dataclass_transform
+from typing import Any, Generic, Self, TypeVar, cast, dataclass_transform
 
 import numpy as np
 import numpy.typing as npt
@@ -25,11 +24,8 @@ WORK_VERSION = 9  # of the layout of work/: a run that another version began is 
 ROWS_PER_UNIT = 500_000
 IMAGES_PER_UNIT = 4_096
 
-
-class Unit(TypedDict):
-    """A unit of a plan, as JSON. Each step has a type of its own with more in it (`*_tables.py`)."""
-
-    name: str
+# A unit of a plan, as JSON: its `name`, and what the work of its step needs (`*_tables.py` name that).
+Unit = dict[str, Any]
 
 
 @dataclass_transform(frozen_default=True)
@@ -103,9 +99,9 @@ class Run:
 
     def stamps(self) -> Iterator[storage.Stamp]:
         """The stamps of the input files, in order: as they are now, of a folder as it was when it was found."""
-        first = next((file.path for file in self.files if storage.is_remote(file.path)), "")
+        remote = next((file.path for file in self.files if storage.is_remote(file.path)), "")
         return storage.each(
-            lambda file: file.part.stamp if file.part else storage.stamp(file.path), self.files, place=first
+            lambda file: file.part.stamp if file.part else storage.stamp(file.path), self.files, place=remote
         )
 
     def mark(self, step: str, name: str) -> str:
@@ -161,22 +157,7 @@ def map_unit(run: Run, marks: Marks[F], unit: U, work: Callable[[Run, U], F]) ->
 # Tables ---------------------------------------------------------------------------------------------------------------
 
 
-class Format(StrEnum):
-    """How the rows of a table lie in its file."""
-
-    PARQUET = "Parquet"
-    ARROW = "messages of Arrow's IPC, without the schema"
-    NUMPY = "a NumPy array"
-    ROWS = "rows of a fixed size"
-    JSON = "JSON"
-    BYTES = "bytes"
-    TAR = "tar"
-
-
-# how files without columns lie, by their endings; the others are bytes
-_BY_ENDING = {".json": Format.JSON, ".jsonl": Format.JSON, ".npy": Format.NUMPY, ".tar": Format.TAR}
-
-
+@dataclass(frozen=True, eq=False)
 class Table:
     """A kind of file in a run folder.
 
@@ -184,26 +165,18 @@ class Table:
         where: its path in the run folder; `*` stands for the name of a unit, of which each has its own file.
         holds: what it is, in words.
         columns: a schema, or the type of an array's elements; None where it has none.
-        format: how its rows lie there; follows from columns and ending where it is not given.
+        is_raw: whether its rows lie as in memory, or as messages of Arrow's IPC; else they are in Parquet, or NumPy's.
     """
 
-    def __init__(
-        self,
-        where: str,
-        holds: str,
-        columns: "pa.Schema | np.dtype[Any] | None" = None,
-        *,
-        format: Format | None = None,  # noqa: A002
-    ):
-        self.where, self.holds, self.columns = where, holds, columns
-        with_columns = Format.PARQUET if isinstance(columns, pa.Schema) else Format.NUMPY if columns else None
-        self.format = format or with_columns or _BY_ENDING.get(Path(where).suffix, Format.BYTES)
+    where: str
+    holds: str
+    columns: "pa.Schema | np.dtype[Any] | None" = None
+    is_raw: bool = False
 
     @property
     def schema(self) -> pa.Schema:
         """The schema of a table in Parquet or Arrow."""
-        assert isinstance(self.columns, pa.Schema)
-        return self.columns
+        return cast(pa.Schema, self.columns)
 
     def path(self, run: Run, name: str = "") -> str:
         """The file of a unit; without a name, of a table that has one file."""
@@ -219,19 +192,18 @@ class Table:
         parquet.write(self.path(run, name), rows.select(self.schema.names), self.schema)
 
     def array(self, run: Run, name: str = "", *, mapped: bool = False) -> npt.NDArray[Any]:
-        """The array that a file holds; `mapped`: into memory, for a NumPy array."""
+        """The array that a file holds; `mapped`: into memory, where it is not raw."""
         path = self.path(run, name)
-        if self.format is Format.NUMPY:
-            return arrays.mapped(path) if mapped else arrays.read(path)
-        return np.frombuffer(storage.read_bytes(path), cast(Any, self.columns))
+        if self.is_raw:
+            return np.frombuffer(storage.read_bytes(path), cast(Any, self.columns))
+        return arrays.mapped(path) if mapped else arrays.read(path)
 
     def save(self, run: Run, array: npt.NDArray[Any], name: str = "") -> None:
         """Write an array."""
-        path = self.path(run, name)
-        if self.format is Format.NUMPY:
-            arrays.save(path, array)
+        if self.is_raw:
+            storage.write_bytes(self.path(run, name), array.tobytes())
         else:
-            storage.write_bytes(path, array.tobytes())
+            arrays.save(self.path(run, name), array)
 
 
 # Runs of parts of others ----------------------------------------------------------------------------------------------
@@ -267,22 +239,22 @@ class Grown(Run):
 
 def has_work(before: Run) -> bool:
     """Whether there is a `work/`, in the layout of this version."""
-    stages = storage.read_json(before.path("run.json")).get("stages", {})
-    is_ours = stages.get(STAGES[0], {}).get("reads", {}).get("work_version") == WORK_VERSION
-    return is_ours and before.is_done(STAGES[0])
+    extract = storage.read_json(before.path("run.json")).get("stages", {}).get(STAGES[0], {})
+    return extract.get("reads", {}).get("work_version") == WORK_VERSION and before.is_done(STAGES[0])
 
 
 def fetched_before(run: Run) -> list[str]:
     """The folders of runs that have fetched images of this one: its own, of samples, of what it has grown from."""
-    aside = run.work(SET_ASIDE)
-    names = sorted(storage.entries(aside) if storage.kind(aside) == "folder" else [], reverse=True)  # the newest first
     before = [run.before] if isinstance(run, Grown) else []
-    return [*(storage.join(aside, name) for name in names), *trials(run), *before]
+    return [*_folders_in(run.work(SET_ASIDE))[::-1], *trials(run), *before]  # the newest first
 
 
 def trials(run: Run) -> list[str]:
     """The folders of all samples that were drawn of a run, or of the run that it is a sample of."""
-    folder = (run.whole if isinstance(run, Sampled) and run.whole else run).work(FOLDER)
+    return _folders_in((run.whole if isinstance(run, Sampled) and run.whole else run).work(FOLDER))
+
+
+def _folders_in(folder: str) -> list[str]:
     names = storage.entries(folder) if storage.kind(folder) == "folder" else []
     return [storage.join(folder, name) for name in sorted(names) if not storage.is_partial(name)]
 

@@ -19,7 +19,7 @@ from altalign.pipelines.engine.options import options
 from altalign.pipelines.opening import reopen
 from altalign.pipelines.opening.find import find_run
 from altalign.pipelines.run import marks
-from altalign.pipelines.run.units import Format, Run, Table
+from altalign.pipelines.run.units import Run, Table
 from altalign.pipelines.stages import decontaminate, extract, fetch, judge, tables, write
 from altalign.settings.curate import CurateConfig
 from tests.support.curations import write_input
@@ -96,10 +96,10 @@ def check(path: str, *tables_of_path: Table) -> None:
     assert len(tables_of_path) == 1, (path, [table.where for table in tables_of_path])
     (table,) = tables_of_path
     match table.columns:
-        case pa.Schema() if table.format is Format.PARQUET:
+        case pa.Schema() if not table.is_raw:
             found = {field.name: str(field.type).replace("element", "item") for field in pq.read_schema(path)}
             assert found == {field.name: str(field.type) for field in table.columns}, path
-        case np.dtype() if table.format is Format.NUMPY:
+        case np.dtype() if not table.is_raw:
             assert np.load(path).dtype == table.columns, path
         case np.dtype():
             assert Path(path).stat().st_size % table.columns.itemsize == 0, path
