@@ -123,21 +123,12 @@ def images_of(rows: pa.Table) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int
 TEST_NAME = pa.schema([("test_set", pa.string()), ("test_image", pa.string())])
 _BINARY = [pa.field(name, pa.binary()) for name in ("features", "mirrored")]
 TEST_IMAGE = pa.schema([*TEST_NAME, pa.field("sha256", pa.string()), *_BINARY])
-# copy_of is null for an original, which comes before its copies
-AUGMENTED_ROW = pa.schema([("features", pa.binary()), ("copy_of", pa.int32())])
 
 
 class TestUnit(Unit):
     """A part of a test set (`test_sets.Part.to_json`), and a digest of the files and settings that reading it uses."""
 
     part: dict[str, object]
-    digest: str
-
-
-class AugmentedUnit(Unit):
-    """Images whose copies teach the map: unit, offset and bytes of each; and a digest of what they rest on."""
-
-    images: list[tuple[str, int, int]]
     digest: str
 
 
@@ -148,13 +139,6 @@ class TestFacts(Facts):
     test_set: str
     images: int
     flat: int
-
-
-class AugmentedFacts(Facts):
-    """How many images were copied, and the digest of their unit."""
-
-    digest: str
-    images: int
 
 
 class LearnedFacts(Facts):
@@ -173,13 +157,11 @@ class IndexFacts(Facts):
 
 ONLY = "00000"  # name of the unit of a step that has one
 TESTS = Marks("test_images", TestFacts)
-AUGMENTED = Marks("augmented", AugmentedFacts)
 LEARNED = Marks("decontaminate/map", LearnedFacts)
 INDEX = Marks("decontaminate/index", IndexFacts)
 
 
 TEST_IMAGES = Table("work/test_images/*.parquet", "features of a part of a test set", TEST_IMAGE)
-AUGMENTED_IMAGES = Table("work/augmented/*.parquet", "features of images and their copies", AUGMENTED_ROW)
 TEST_NAMES = Table("work/decontaminate/index/names.parquet", "set and name of each image", TEST_NAME)
 INDEX_ARRAYS = Table("work/decontaminate/index/*.npy", "vectors of test images, as the search maps them")
 CALIBRATION = Table("audit/near_duplicates/calibration.json", "threshold, embedder, map")
@@ -275,7 +257,7 @@ COMPARED = Marks("decontaminate/compared", CompareFacts)
 JOINED = Marks("decontaminate/joined", JoinFacts)
 REPLACED = Marks("decontaminate/replaced", ReplaceFacts)
 DECONTAMINATED = Marks("decontaminate/units", DropFacts)
-STEPS = (GATHERED, FETCHED, TESTS, AUGMENTED, LEARNED, INDEX, FOUND, CELLS, COMPARED, JOINED, REPLACED, DECONTAMINATED)
+STEPS = (GATHERED, FETCHED, TESTS, LEARNED, INDEX, FOUND, CELLS, COMPARED, JOINED, REPLACED, DECONTAMINATED)
 
 
 SIMILAR = Table("work/decontaminate/search/*.parquet", "pairs above the threshold", NEAR)

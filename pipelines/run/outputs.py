@@ -29,7 +29,7 @@ DROPPED_ROWS = {
     stage: Table(f"dropped/{stage.value}/*.parquet", f"rows that `{stage.value}` drops", DROPPED) for stage in Stage
 }
 # the stages that make what `data.stages.maker` does not know
-_OTHER_MAKERS = {image_tables.AUGMENTED_IMAGES.where: "decontaminate", shard_tables.LIST_OF_FILES.where: "write"}
+_OTHER_MAKERS = {shard_tables.LIST_OF_FILES.where: "write"}
 
 
 def written_by(stage: str) -> tuple[Table, ...]:

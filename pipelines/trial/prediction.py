@@ -13,7 +13,7 @@ from altalign import storage
 from altalign.data.reasons import KEPT, Stage
 from altalign.machine import interrupts
 from altalign.pipelines.run import outputs
-from altalign.pipelines.run.image_tables import AUGMENTED, DECONTAMINATED, FETCHED, INDEX, LEARNED, TESTS
+from altalign.pipelines.run.image_tables import DECONTAMINATED, FETCHED, INDEX, LEARNED, TESTS
 from altalign.pipelines.run.shard_tables import WRITTEN
 from altalign.pipelines.run.text_tables import GROUPED
 from altalign.pipelines.run.units import Sampled, trials
@@ -26,7 +26,7 @@ STAGES = (Stage.FETCH, Stage.IMAGE, Stage.DECONTAMINATE)
 BYTES, SHARD_BYTES, HOURS = "bytes fetched", "bytes of shards", "hours"
 SEEN_AT_LEAST = 10  # images of the sample; an interval that rests on fewer would be too narrow
 _ASKED_AT_LEAST = 0.1  # of the sample: CPU seconds of fewer images say nothing of all
-_ONCE = (TESTS.step, AUGMENTED.step, LEARNED.step, INDEX.step)  # take as long, whatever the number of images
+_ONCE = (TESTS.step, LEARNED.step, INDEX.step)  # take as long, whatever the number of images
 _ASKING, _CPU_OF_FETCH, _CPU_AFTER = "seconds of asking", "CPU of fetch", "CPU of what follows"
 REPLICATES = 1_000
 ALONE = 10  # images of a host in the sample, on average, from which on the host is a stratum of its own
