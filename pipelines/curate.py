@@ -1,6 +1,7 @@
 """`altalign curate CONFIG` turns image/alt-text pairs into audited shards; `PIPELINE` lists all its steps in order."""
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 import apache_beam as beam
@@ -69,7 +70,7 @@ PIPELINE: dict[str, tuple[list[Step], Callable[[Run], None]]] = {
             ),
             each(image_tables.FOUND, decontaminate.plan_found, decontaminate.find),
             each(image_tables.CELLS, index.only_if(within_pool.is_searched), within_pool.make_cells),
-            Step(image_tables.COMPARED, within_pool.plan, within_pool.compared(decontaminate.gone)),
+            Step(image_tables.COMPARED, within_pool.plan, partial(within_pool.Compare, gone=decontaminate.gone)),
             each(image_tables.REPLACED, index.only_if(within_pool.is_searched), within_pool.replace),
             each(image_tables.DECONTAMINATED, decontaminate.plan, decontaminate.drop),
         ],
