@@ -243,9 +243,9 @@ def trial(argv: Sequence[str]) -> int:
     from altalign.pages import frame
     from altalign.pipelines.trial import trial
 
-    done = trial.run_trial(config, arguments.images, arguments.seed, flags, config_path=str(arguments.config))
-    page = frame.rendered(FOLDER, "trial.html", run=done.run.folder, **trial.for_page(done))
-    return trial.conclude(done, page, arguments.images, arguments.seed)
+    facts = trial.run_trial(config, arguments.images, arguments.seed, flags, config_path=str(arguments.config))
+    page = frame.rendered(FOLDER, "trial.html", run=facts["run"], **trial.for_page(facts))
+    return trial.conclude(facts, page)
 
 
 def calibrate(argv: Sequence[str]) -> int:
