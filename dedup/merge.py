@@ -6,6 +6,7 @@ takes up to four times as long, depending on the CPU.
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import numpy as np
@@ -19,18 +20,18 @@ _BUCKET_BITS_AT_MOST = 13
 _DENSE = 4_096  # counts below this are tallied in an array, larger ones (few) one by one
 
 
+@dataclass
 class CountHistogram:
     """How many keys have each count; exact, additive."""
 
-    def __init__(self, keys_of_count: Mapping[int, int] | None = None):
-        self._keys: Counter[int] = Counter(keys_of_count or {})
+    keys_of: Mapping[int, int] = field(default_factory=Counter[int])  # by count
 
     @classmethod
     def from_counts(cls, counts: npt.NDArray[np.int64]) -> "CountHistogram":
         """The histogram of counts, int64[n]."""
-        dense = cls.from_tally(np.bincount(counts[counts < _DENSE]))
         values, keys = np.unique(counts[counts >= _DENSE], return_counts=True)
-        return dense + cls(dict(zip(values.tolist(), keys.tolist(), strict=True)))
+        large = dict(zip(values.tolist(), keys.tolist(), strict=True))
+        return cls({**cls.from_tally(np.bincount(counts[counts < _DENSE])).keys_of, **large})
 
     @classmethod
     def from_tally(cls, tally: npt.NDArray[np.int64]) -> "CountHistogram":
@@ -42,38 +43,30 @@ class CountHistogram:
         """The sum of many."""
         keys: Counter[int] = Counter()
         for part in parts:
-            keys.update(part._keys)
+            keys.update(part.keys_of)
         return cls(keys)
-
-    def __add__(self, other: "CountHistogram") -> "CountHistogram":
-        return CountHistogram(self._keys + other._keys)
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, CountHistogram) and self._keys == other._keys
-
-    __hash__ = None  # type: ignore[assignment]
 
     @property
     def keys(self) -> int:
         """The number of all keys."""
-        return sum(self._keys.values())
+        return sum(self.keys_of.values())
 
     def threshold(self, k: int) -> int:
         """The k-th largest count; 1 if there are fewer than k keys."""
         left = k
-        for count in sorted(self._keys, reverse=True):
-            left -= self._keys[count]
+        for count in sorted(self.keys_of, reverse=True):
+            left -= self.keys_of[count]
             if left <= 0:
                 return count
         return 1
 
     def at_least(self, count: int) -> int:
         """The number of keys with this count or a larger one."""
-        return sum(keys for c, keys in self._keys.items() if c >= count)
+        return sum(keys for c, keys in self.keys_of.items() if c >= count)
 
     def to_json(self) -> list[list[int]]:
         """[count, keys], by count."""
-        return [[count, self._keys[count]] for count in sorted(self._keys)]
+        return [[count, self.keys_of[count]] for count in sorted(self.keys_of)]
 
     @classmethod
     def from_json(cls, entries: Sequence[Sequence[int]]) -> "CountHistogram":
@@ -122,7 +115,7 @@ def merge_ngrams(hashes: np.ndarray, hot: np.ndarray) -> Entries:
     often = _count(buckets, hot, np.empty(slots, np.uint64), np.empty(slots, np.int64), keys, counts, tally)
     keys, counts = keys[:often], counts[:often]
     often_seen = CountHistogram.from_counts(counts[counts >= _DENSE])
-    return keys, counts, CountHistogram.from_tally(tally[:_DENSE]) + often_seen
+    return keys, counts, CountHistogram.total([CountHistogram.from_tally(tally[:_DENSE]), often_seen])
 
 
 def merge_pairs(pairs: np.ndarray, *, limit: int) -> Entries:

@@ -10,7 +10,7 @@ from math import ceil, inf, sqrt
 import numpy as np
 import numpy.typing as npt
 
-from altalign.dedup.buckets import nearest_clusters, share_bucket
+from altalign.dedup.buckets import NEAREST, nearest_clusters, share_bucket
 
 SEARCHED_ABOVE = 0.5  # cosine; pairs below it are not looked for, so no threshold is chosen below it
 THRESHOLDS: npt.NDArray[np.float64] = np.arange(5_000, 10_001) / 10_000  # each the float that its decimal reads as
@@ -22,7 +22,6 @@ _RATES = np.geomspace(FIT_FROM, FIT_TO, _FIT_POINTS)
 COMPARISONS_AT_LEAST = ceil(_FIT_PAIRS_AT_LEAST / _RATES[_FIT_POINTS_AT_LEAST - 1])  # `fit` finds no line of fewer
 # decoys have at least a 12th of the false positives, measured on clip art; on photographs a 4th
 _DECOYS_FALL_SHORT = 12
-_PAIRS_AT_A_TIME = 8_192  # pairs that are held as floats
 _Z = 1.959964  # of the normal distribution at 97.5 %
 
 Floats = npt.NDArray[np.float64]
@@ -52,6 +51,16 @@ class Share:
             min(1.0, (share + doubt / 2 + half) / (1 + doubt)) if self.hits < self.total else 1.0,
         )
 
+    def to_json(self) -> dict[str, float]:
+        """Hits and total, with the interval to six digits."""
+        least, most = self.interval()
+        return {"found": self.hits, "asked": self.total, "least": short(least), "most": short(most)}
+
+
+def short(value: float) -> float:
+    """A number to six digits."""
+    return float(f"{value:.6g}")
+
 
 # Recall ---------------------------------------------------------------------------------------------------------------
 
@@ -68,53 +77,27 @@ def recall_by_transform(transforms: Sequence[str], cosines: Floats, *, similarit
     }
 
 
-def recall_and_precision(
-    cosines: Floats, is_near: npt.NDArray[np.bool_], *, similarity_above: float
-) -> tuple[Share, Share]:
-    """Recall and precision on pairs that people call near-duplicates or not; nan: an image has no embedding."""
-    is_found = cosines > similarity_above
-    both = int((is_found & is_near).sum())
-    return Share(both, int(is_near.sum())), Share(both, int(is_found.sum()))
-
-
-@dataclass(frozen=True, eq=False)
-class Buckets:
-    """The rule by which two images share a bucket."""
-
-    centroids: Vectors  # int16[clusters, d]
-    nearest: int  # of each image's nearest clusters, how many count
-    at_least: int  # of these, how many two images must have in common; 0: every pair shares a bucket
-
-    def shared(self, vectors: Vectors, others: Vectors) -> npt.NDArray[np.bool_]:
-        """Whether the images of each pair (int16[n, d] twice) share a bucket, bool[n]."""
-        if not self.at_least:
-            return np.ones(len(vectors), np.bool_)
-        sides = (nearest_clusters(side, self.centroids, self.nearest) for side in (vectors, others))
-        return share_bucket(*sides, at_least=self.at_least)
-
-
 def cosines_of(vectors: Vectors, others: Vectors) -> Floats:
     """Cosines of pairs (int16[n, d] twice), float64[n]; nan if a vector is zeros and so has no direction."""
-    cosines = np.full(len(vectors), np.nan)
-    for begin in range(0, len(vectors), _PAIRS_AT_A_TIME):
-        some = slice(begin, begin + _PAIRS_AT_A_TIME)
-        a, b = vectors[some].astype(np.float64), others[some].astype(np.float64)
-        norms = np.sqrt((a * a).sum(axis=1) * (b * b).sum(axis=1))
-        np.divide((a * b).sum(axis=1), norms, out=cosines[some], where=norms > 0)
-    return cosines
+    sides = (vectors, others), (vectors, vectors), (others, others)
+    products, *squares = (np.einsum("nd,nd->n", *pair, dtype=np.int64).astype(np.float64) for pair in sides)
+    norms = np.sqrt(squares[0] * squares[1])
+    return np.divide(products, norms, out=np.full(len(norms), np.nan), where=norms > 0)
 
 
-def of_best_view(vectors: Vectors, views: Sequence[Vectors], buckets: Buckets) -> tuple[Floats, Floats]:
-    """Cosine of each copy with the nearest view of its original, first within buckets as in the search, then anyhow.
+def of_best_view(
+    vectors: Vectors, views: Sequence[Vectors], centroids: Vectors, *, at_least: int, nearest: int = NEAREST
+) -> Floats:
+    """Cosine of each copy with the nearest view of its original that shares a bucket with it; nan if there is none.
 
-    Copies and views are int16[n, d]; nan if there is no cosine, or no shared bucket.
+    Copies and views are int16[n, d], centroids int16[clusters, d]. A bucket is `at_least` of the `nearest` clusters of
+    both; all pairs share one if that is 0.
     """
-    inside, anyhow = np.full((2, len(vectors)), np.nan)
+    best, of_vectors = np.full(len(vectors), np.nan), nearest_clusters(vectors, centroids, nearest)
     for view in views:
-        cosines = cosines_of(vectors, view)
-        anyhow = np.fmax(anyhow, cosines)
-        inside = np.fmax(inside, np.where(buckets.shared(vectors, view), cosines, np.nan))
-    return inside, anyhow
+        shares = share_bucket(of_vectors, nearest_clusters(view, centroids, nearest), at_least=at_least)
+        best = np.fmax(best, np.where(shares, cosines_of(vectors, view), np.nan))
+    return best
 
 
 # False positives ------------------------------------------------------------------------------------------------------

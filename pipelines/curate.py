@@ -1,6 +1,7 @@
 """`altalign curate CONFIG` turns image/alt-text pairs into audited shards; `PIPELINE` lists all its steps in order."""
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 import apache_beam as beam
@@ -61,13 +62,16 @@ PIPELINE: dict[str, tuple[list[Step], Callable[[Run], None]]] = {
     "decontaminate": (
         [
             TEST_IMAGES,
-            each(image_tables.AUGMENTED, index.plan_copies, index.make_copies),
-            each(image_tables.LEARNED, index.plan_map, index.learn),
-            each(image_tables.INDEX, index.plan_index, index.build_index),
+            each(image_tables.LEARNED, index.only_if(index.is_searched), index.learn),
+            each(
+                image_tables.INDEX,
+                index.only_if(lambda run: bool(run.config.decontaminate.test_sets)),
+                index.build_index,
+            ),
             each(image_tables.FOUND, decontaminate.plan_found, decontaminate.find),
-            each(image_tables.CELLS, within_pool.plan_one, within_pool.make_cells),
-            Step(image_tables.COMPARED, within_pool.plan, within_pool.compared(decontaminate.gone)),
-            each(image_tables.REPLACED, within_pool.plan_one, within_pool.replace),
+            each(image_tables.CELLS, index.only_if(within_pool.is_searched), within_pool.make_cells),
+            Step(image_tables.COMPARED, within_pool.plan, partial(within_pool.Compare, gone=decontaminate.gone)),
+            each(image_tables.REPLACED, index.only_if(within_pool.is_searched), within_pool.replace),
             each(image_tables.DECONTAMINATED, decontaminate.plan, decontaminate.drop),
         ],
         decontaminate.conclude,

@@ -243,9 +243,9 @@ def trial(argv: Sequence[str]) -> int:
     from altalign.pages import frame
     from altalign.pipelines.trial import trial
 
-    done = trial.run_trial(config, arguments.images, arguments.seed, flags, config_path=str(arguments.config))
-    page = frame.rendered(FOLDER, "trial.html", run=done.run.folder, **trial.for_page(done))
-    return trial.conclude(done, page, arguments.images, arguments.seed)
+    facts = trial.run_trial(config, arguments.images, arguments.seed, flags, config_path=str(arguments.config))
+    page = frame.rendered(FOLDER, "trial.html", run=facts["run"], **trial.for_page(facts))
+    return trial.conclude(facts, page)
 
 
 def calibrate(argv: Sequence[str]) -> int:
@@ -303,13 +303,13 @@ def write_calibration_page(findings: "Findings", path: str) -> None:
         "calibration.html",
         styles=("page.css", "calibration.css"),
         embedder=findings.calibration.embedder,
-        threshold=findings.threshold,
+        threshold=findings.calibration.similarity_above,
         verdict=calibration_report.verdict(findings),
         sentences=[*calibration_report.sentences(findings)],
-        test_sets=findings.counts["test_sets"],
-        copied=findings.counts["copied"],
+        test_sets=findings.facts["test_sets"],
+        copied=findings.facts["copied"],
         recall=calibration_report.recall_rows(findings),
-        not_covered=findings.not_covered,
+        not_covered=findings.facts["not_covered"],
         looked_at=findings.looked_at,
         picture=frame.data_uri,
     )

@@ -75,7 +75,7 @@ OUTPUTS = {
     ),
 }
 # in work/: what rests on no later stage than fetch, and stays when those are run anew
-OF_FETCHED = ("test_images", "augmented")
+OF_FETCHED = ("test_images",)
 _WRITTEN_AT_THE_END = ("manifest.json", "config.toml")  # the second is written anew whenever the first is not there
 
 REMOVED_FILE = "removed.parquet"  # what `altalign remove` has taken out: schema.REMOVED

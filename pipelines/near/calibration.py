@@ -7,12 +7,12 @@ unrelated images are taken for one another. Nothing of the run is changed.
 
 import hashlib
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import asdict, replace
 from functools import partial
 from math import inf
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -21,8 +21,8 @@ from altalign import storage
 from altalign.data.stages import STAGES, own_files
 from altalign.dedup import copies, embed
 from altalign.dedup import thresholds as measures
-from altalign.dedup.buckets import IN_A_BUCKET, NEAREST
-from altalign.dedup.thresholds import SEARCHED_ABOVE, Buckets, Comparisons, Line
+from altalign.dedup.buckets import IN_A_BUCKET
+from altalign.dedup.thresholds import SEARCHED_ABOVE, Comparisons, Line, short
 from altalign.errors import AltalignError, UnreadableError, UsageError
 from altalign.filters import pixels
 from altalign.machine import interrupts
@@ -31,9 +31,9 @@ from altalign.pipelines.images import calibration_files, measuring
 from altalign.pipelines.images.calibration_files import Calibration
 from altalign.pipelines.near import calibration_report, comparing, gallery, index
 from altalign.pipelines.near.calibration_report import Findings, Looked
-from altalign.pipelines.near.comparing import Pool, PoolImage, Search, Tests
+from altalign.pipelines.near.comparing import Search
 from altalign.pipelines.run.image_tables import FEATURES, FETCHED, image_range, kept_images
-from altalign.pipelines.run.units import WORK_VERSION, Run
+from altalign.pipelines.run.units import WORK_VERSION, Run, content
 from altalign.settings.common import flatten, stage_of
 from altalign.settings.curate import CurateConfig
 from altalign.terminal import many, stderr
@@ -44,10 +44,12 @@ COPIES_OF_PX = 256  # short side that copies are made of, at least
 MIRRORED = "mirrored"  # a copy that no map is shown: the view of that name finds it, or nothing does
 TRANSFORMS = (*copies.TRANSFORMS, MIRRORED)
 LOOKED_AT = 50
+COVERED_FROM = 0.5  # recall; below it a kind of copies is called not covered
+
+Image = dict[str, Any]  # key, unit, blob_offset, blob_bytes and found_sha256 of an image of the pool
 
 
-@dataclass(frozen=True)
-class CalibrationRequest:
+class CalibrationRequest(NamedTuple):
     """What `altalign calibrate` is asked for."""
 
     out: str  # the folder that is written
@@ -55,6 +57,17 @@ class CalibrationRequest:
     images: str  # a file of their images, or empty
     false_positives: float  # allowed per pool image
     sample: int  # how many images are sampled
+
+
+class Tests(NamedTuple):
+    """Test images."""
+
+    names: list[tuple[str, str]]  # of all: test set, test image
+    sizes: list[int]  # how many each part of a test set has
+    numbers: np.ndarray  # of those that are not flat, int64[n]; the rest is of these
+    sha256: np.ndarray  # of their bytes
+    features: np.ndarray  # int16[n, d]
+    mirrored: np.ndarray  # of their mirror images
 
 
 def calibrate(
@@ -65,15 +78,14 @@ def calibrate(
     files = [*calibration_files.files_of(out), storage.join(out, calibration_report.PAGE)]
     with own_files(run.folder):
         _check_run(run)
-        _check_request(request)
-        _check_out(run, out, files)
+        _check_request(run, request, files)
     with storage.locked(run.folder), own_files(run.folder):
         findings = _measure(run, request)
         for path in files:
             storage.delete(path)
         storage.sweep(out)
         write_page(findings, files[-1])
-        calibration_files.save(out, findings.calibration, findings.facts())  # its JSON last
+        calibration_files.save(out, findings.calibration, findings.facts)  # its JSON last
     return findings
 
 
@@ -84,29 +96,20 @@ def _check_run(run: Run) -> None:
             f"{run.folder}: its images are not fetched yet; `altalign curate` with --until fetch does that, then "
             "calibrate"
         )
-    before = dict(flatten(CurateConfig.load(run.path("config.toml")).model_dump(mode="json")))
-    for name, value in flatten(run.config.model_dump(mode="json")):
-        stage = stage_of(CurateConfig, name)
-        if stage in STAGES[: STAGES.index("decontaminate")] and before.get(name) != value:
-            raise UsageError(
-                f"--set {name}: {run.folder} was made with {before.get(name)!r}, and its stage {stage} rests on that; "
-                "curate a run with the other"
-            )
-    measuring.hooks_of(run.config)
-    stages = storage.read_json(run.path("run.json")).get("stages", {})
-    extract, fetch = (stages.get(stage, {}).get("reads", {}) for stage in ("extract", "fetch"))
-    repair = "`altalign curate` with --rerun makes its images anew"
-    if extract.get("work_version") != WORK_VERSION:
-        raise UsageError(
-            f"{run.folder}: its work/ is of version {extract.get('work_version')}, this is altalign of version "
-            f"{WORK_VERSION} of it; {repair}"
-        )
-    for path in run.config.decontaminate.embedder_files:
-        if fetch.get(f"file {path}") != hashlib.sha256(storage.read_bytes(path)).hexdigest():
-            raise UsageError(
-                f"{path}: another file now than the one that the images of {run.folder} were described with; {repair}"
-            )
-    if not run.config.decontaminate.test_sets:
+    measuring.hooks_of(run.config)  # refuses files that cannot be read
+    settings, recorded = run.config.decontaminate, storage.read_json(run.path("run.json")).get("stages", {})
+    now: list[tuple[str | None, str, object]] = [("extract", "work_version", WORK_VERSION)]
+    now += [(stage_of(CurateConfig, name), name, value) for name, value in flatten(run.config.model_dump(mode="json"))]
+    now += [("fetch", f"file {path}", content(path)) for path in settings.embedder_files]
+    for stage, name, value in now:
+        if stage in STAGES[: STAGES.index("decontaminate")]:
+            before = recorded.get(stage, {}).get("reads", {}).get(name)
+            if before != value:
+                raise UsageError(
+                    f"{run.folder}: its stage {stage} was made with another {name} ({before!r}, not {value!r}); "
+                    "`altalign curate` with --rerun makes its images anew"
+                )
+    if not settings.test_sets:
         raise UsageError(
             f"{run.folder}: no test sets, and a threshold depends on how many test images there are; give --test-set "
             "NAME=PATH"
@@ -114,7 +117,9 @@ def _check_run(run: Run) -> None:
     index.parts_of_tests(run.config)
 
 
-def _check_request(request: CalibrationRequest) -> None:
+def _check_request(run: Run, request: CalibrationRequest, files: Sequence[str]) -> None:
+    """Refuse options that make no sense, and a folder to write that holds something else."""
+    out = request.out
     if not 0 < request.false_positives < inf:
         raise UsageError(
             f"--false-positives {request.false_positives:g}: not a number above 0; give how many a pool image may "
@@ -129,9 +134,6 @@ def _check_request(request: CalibrationRequest) -> None:
         raise UsageError("--pairs and --images belong together: the pairs, and the images that they name")
     if request.pairs:
         comparing.check_labelled(request.pairs, request.images)
-
-
-def _check_out(run: Run, out: str, files: list[str]) -> None:
     storage.check(out)
     if storage.is_inside(out, run.folder):
         raise UsageError(
@@ -150,67 +152,36 @@ def _check_out(run: Run, out: str, files: list[str]) -> None:
 def _measure(run: Run, request: CalibrationRequest) -> Findings:
     """All that is measured, in order."""
     settings, threads = run.config.decontaminate, run.config.engine.threads
-    views = 1 + settings.mirrored
-    tests, pool = _tests(run), _pool(run)
-    sample = pool.distinct[: request.sample]
-    _check_size(run.folder, len(sample), len(pool.places), len(tests.numbers))
+    embedder = measuring.hooks_of(run.config).embedder
+    tests, (pool, features, flat) = _tests(run), _pool(run)
+    # the first image with each sequence of bytes: none is both shown to the map and searched for
+    sha256 = np.array([image["found_sha256"] for image in pool], "S64")
+    sample = np.sort(np.unique(sha256, return_index=True)[1])[: request.sample]
+    if len(sample) < SAMPLE_AT_LEAST:
+        raise UsageError(
+            f"{run.folder}: {len(sample)} distinct images that are not flat; {SAMPLE_AT_LEAST} are needed to learn "
+            "from and to measure on"
+        )
+    if (comparisons := len(pool) * len(tests.numbers)) < measures.COMPARISONS_AT_LEAST:
+        raise AltalignError(
+            f"{run.folder}: {many(len(pool), 'image')} and {many(len(tests.numbers), 'test image')} make "
+            f"{many(comparisons, 'comparison')}, too few to fit a rate of false positives; compare a million or more "
+            "(a larger run, or more test images)"
+        )
     training, measured = sample[: len(sample) // 2], sample[len(sample) // 2 :]
     with stderr().status(f"copies of {many(len(sample), 'image')} are made"):
-        made = in_threads(partial(_features_of_copies, run), [pool.places[i] for i in sample], threads)
+        made = in_threads(partial(_features_of_copies, run), [pool[i] for i in sample], threads)
     of_training, of_measured = np.split(np.stack(made), [len(training)])
     mapped = None
-    if measuring.hooks_of(run.config).embedder.is_mapped:
-        shown = of_training[:, : len(copies.TRANSFORMS)]
-        has_features = shown.any(axis=2)
-        mapped = embed.learn_map(pool.features[training], shown[has_features], np.nonzero(has_features)[0])
-    calibration = Calibration(settings.embedder, settings.similarity_above, mapped, index.centroids_of(run, mapped))
+    if embedder.is_mapped:
+        learned_from = of_training[:, : len(copies.TRANSFORMS)]
+        has_features = learned_from.any(axis=2)
+        mapped = embed.learn_map(features[training], learned_from[has_features], np.nonzero(has_features)[0])
+    similar, centroids = settings.similarity_above, index.centroids_of(run, mapped)
+    calibration = Calibration(settings.embedder, similar, mapped, centroids)
 
-    search, pairs, decoys, true_pairs, lines = _compared(run, calibration, pool, tests)
-    comparisons, budget = len(tests.numbers) * views, request.false_positives
-    try:
-        above = measures.smallest_threshold(lines, comparisons=comparisons, budget=budget)
-    except ValueError as error:
-        raise UsageError(f"--false-positives {request.false_positives:g}: {error}") from error
-    calibration = replace(calibration, similarity_above=above)
-
-    # cosines of copies with their originals, by original, then by transform
-    buckets = Buckets(calibration.centroids, NEAREST, IN_A_BUCKET if settings.require_bucket else 0)
-    count, transforms, dimensions = of_measured.shape
-    of_copies = calibration.vectors_or_zeros(of_measured.reshape(-1, dimensions))
-    of_mirrors = of_copies.reshape(count, transforms, -1)[:, TRANSFORMS.index(MIRRORED)]
-    seen = [calibration.vectors(pool.features[measured]), of_mirrors][:views]
-    inside, anyhow = measures.of_best_view(of_copies, [np.repeat(view, transforms, axis=0) for view in seen], buckets)
-    labelled = None
-    if request.pairs:
-        labelled = comparing.measure_labelled(request.pairs, request.images, run.config, calibration, buckets)
-    counts = {
-        "training_images": len(training) if calibration.map else 0,
-        "copied": len(measured),
-        "pool_images": len(pool.places),
-        "flat_pool_images": pool.flat,
-        "repeated_images": int(sample[-1]) + 1 - len(sample),
-        "test_sets": dict(Counter(name for name, _ in tests.names)),
-        "flat_test_images": len(tests.names) - len(tests.numbers),
-        "views": views,
-        "false_positives_at_most": request.false_positives,
-        "above_without_bucket": int(((anyhow > above) & ~(inside > above)).sum()),
-        "taken_for_copies": true_pairs,
-    }
-    looked_at = _looked_at(run, search, pool, tests, pairs, above)
-    return Findings(calibration, counts, list(TRANSFORMS) * count, inside, pairs, decoys, lines, labelled, looked_at)
-
-
-def _compared(
-    run: Run, calibration: Calibration, pool: Pool, tests: Tests
-) -> tuple[Search, Comparisons, Comparisons, int, list[Line]]:
-    """The pool against test images, and against decoys; near-duplicates among them; the lines of false positives.
-
-    Decoys are mirrored test images, but for those that are like their own mirror. Where there are too few of them, the
-    second line is missing.
-    """
-    threads, similar = run.config.engine.threads, run.config.decontaminate.similarity_above
-    vectors, sha256 = calibration.vectors(pool.features), np.array([place.sha256 for place in pool.places], "S64")
-    plain, mirrored = calibration.vectors(tests.features), calibration.vectors(tests.mirrored)
+    # The pool against test images, and against decoys: mirrored test images, but for those that are like their mirror.
+    vectors, plain, mirrored = map(calibration.vectors, (features, tests.features, tests.mirrored))
     is_decoy = ~(measures.cosines_of(plain, mirrored) > similar)
     search = Search(vectors, sha256, plain, tests.sha256, threads)
     pairs = search.counted()
@@ -221,83 +192,110 @@ def _compared(
         lines = [measures.fit(pairs.without(true_pairs))]
     except ValueError as error:
         raise AltalignError(f"{run.folder}: {error} (a larger run, or more test images)") from error
-    with suppress(ValueError):
+    with suppress(ValueError):  # of too few decoys
         lines.append(measures.fit(decoys))
-    return search, pairs, decoys, true_pairs, lines
+    views, budget = 1 + settings.mirrored, request.false_positives
+    try:
+        above = measures.smallest_threshold(lines, comparisons=len(tests.numbers) * views, budget=budget)
+    except ValueError as error:
+        raise UsageError(f"--false-positives {budget:g}: {error}") from error
+    calibration = replace(calibration, similarity_above=above)
+
+    # Copies against their originals, by original, then by transform.
+    bucket = IN_A_BUCKET if settings.require_bucket else 0
+    of_copies = calibration.vectors_or_zeros(of_measured.reshape(-1, embedder.dimensions))
+    of_mirrors = of_copies.reshape(len(measured), len(TRANSFORMS), -1)[:, TRANSFORMS.index(MIRRORED)]
+    originals = [np.repeat(view, len(TRANSFORMS), axis=0) for view in (vectors[measured], of_mirrors)[:views]]
+    cosines = measures.of_best_view(of_copies, originals, centroids, at_least=bucket)
+    recall = measures.recall_by_transform([*TRANSFORMS] * len(measured), cosines, similarity_above=above)
+    by_recall = sorted(recall.items(), key=lambda entry: entry[1].value)  # the worst first
+    rates = [float(line.rates(above)) for line in lines]  # what is expected is not below what decoys say
+    labelled = None
+    if request.pairs:
+        labelled = comparing.measure_labelled(request.pairs, request.images, run.config, calibration, bucket)
+    facts = {
+        "clusters": len(centroids),
+        "training_images": len(training) if mapped else 0,
+        "copied": len(measured),
+        "pool_images": len(pool),
+        "flat_pool_images": flat,
+        "test_sets": dict(Counter(name for name, _ in tests.names)),
+        "flat_test_images": len(tests.names) - len(tests.numbers),
+        "views": views,
+        "false_positives_at_most": budget,
+        "false_positives_expected": short(len(tests.numbers) * views * max(rates)),
+        "is_extrapolated": rates[0] < lines[0].fitted_to,
+        "taken_for_copies": true_pairs,
+        "recall": {name: share.to_json() for name, share in by_recall},
+        "not_covered": [name for name, share in by_recall if share.value < COVERED_FROM],
+        "test_images_found": _of_rate(pairs, above, lines[0]),
+        "decoys_found": _of_rate(decoys, above, lines[1] if len(lines) > 1 else None),
+        "labelled_pairs": labelled,
+    }
+    return Findings(calibration, facts, _looked_at(run, search, pool, tests, pairs, above))
 
 
-def _check_size(folder: str, sample: int, images: int, test_images: int) -> None:
-    """Refuse, before copies are made, too few images to learn from and to compare."""
-    if sample < SAMPLE_AT_LEAST:
-        raise UsageError(
-            f"{folder}: {sample} distinct images that are not flat; {SAMPLE_AT_LEAST} are needed to learn from and to "
-            "measure on"
-        )
-    if (comparisons := images * test_images) < measures.COMPARISONS_AT_LEAST:
-        raise AltalignError(
-            f"{folder}: {many(images, 'image')} and {many(test_images, 'test image')} make "
-            f"{many(comparisons, 'comparison')}, too few to fit a rate of false positives; compare a million or more "
-            "(a larger run, or more test images)"
-        )
+def _of_rate(counted: Comparisons, above: float, line: Line | None) -> dict[str, object]:
+    fitted = {name: short(value) for name, value in asdict(line).items()} if line else None
+    return {"above": counted.above(above).hits, "comparisons": counted.compared, "line": fitted}
 
 
-# Images ---------------------------------------------------------------------------------------------------------------
+def _pool(run: Run) -> tuple[list[Image], np.ndarray, int]:
+    """The first images of the run that are not flat, their features (int16[n, d]), and how many were passed over.
 
-
-def _pool(run: Run) -> Pool:
-    """The first images of the run that are not flat."""
-    places: list[PoolImage] = []
-    rows: list[np.ndarray] = []
-    flat = 0
+    They are those with the smallest image_id, which is a hash.
+    """
+    images, flat = list[Image](), 0
+    rows = [np.zeros((0, measuring.hooks_of(run.config).embedder.dimensions), np.int16)]
     for name in run.finished(FETCHED.step):
         interrupts.check()
-        if len(places) == POOL:
+        if len(images) == POOL:
             break
         features = FEATURES.array(run, name)
-        numbers = np.flatnonzero(features.any(axis=1))[: POOL - len(places)]
-        is_last = len(places) + len(numbers) == POOL
-        flat += (int(numbers[-1]) + 1 if is_last and len(numbers) else len(features)) - len(numbers)
-        for row in kept_images(run, name).take(numbers).to_pylist():
-            places.append(PoolImage(row["key"], name, row["blob_offset"], row["blob_bytes"], row["found_sha256"]))
+        numbers = np.flatnonzero(features.any(axis=1))
+        flat += len(features) - len(numbers)
+        numbers = numbers[: POOL - len(images)]
+        kept = kept_images(run, name).select(["key", "blob_offset", "blob_bytes", "found_sha256"]).take(numbers)
+        images += [{"unit": name, **row} for row in kept.to_pylist()]
         rows.append(features[numbers])
-    dimensions = measuring.hooks_of(run.config).embedder.dimensions
-    return Pool(places, np.concatenate([np.zeros((0, dimensions), np.int16), *rows]), flat)
+    return images, np.concatenate(rows), flat
 
 
 def _tests(run: Run) -> Tests:
     """All test images, with mirrored views, which are decoys."""
-    config = run.config.model_copy(
-        update={"decontaminate": run.config.decontaminate.model_copy(update={"mirrored": True})}
-    )
+    settings = run.config.decontaminate.model_copy(update={"mirrored": True})
+    config = run.config.model_copy(update={"decontaminate": settings})
     with stderr().status("test images are read"):
         parts = in_threads(partial(index.embedded_tests, config), index.parts_of_tests(config), config.engine.threads)
-    table = pa.concat_tables(parts)
-    columns: list[list[Any]] = [table[name].to_pylist() for name in ("features", "mirrored")]
-    numbers = np.array([i for i, both in enumerate(zip(*columns, strict=True)) if None not in both], np.int64)
-    if not len(numbers):
+    rows: list[dict[str, Any]] = pa.concat_tables(parts).to_pylist()
+    numbers = [i for i, row in enumerate(rows) if row["features"] and row["mirrored"]]
+    if not numbers:
         raise UsageError(
-            f"{many(len(table), 'test image')}, and none that is not flat: nothing can be near them; give other "
+            f"{many(len(rows), 'test image')}, and none that is not flat: nothing can be near them; give other "
             "test sets"
         )
-    features, mirrored = (np.stack([np.frombuffer(column[i], np.int16) for i in numbers]) for column in columns)
-    names: Any = zip(table["test_set"].to_pylist(), table["test_image"].to_pylist(), strict=True)
-    sha256 = np.array(table["sha256"].to_pylist(), "S64")[numbers]
-    return Tests(list(names), list(map(len, parts)), numbers, sha256, features, mirrored)
+    return Tests(
+        [(row["test_set"], row["test_image"]) for row in rows],
+        list(map(len, parts)),
+        np.array(numbers, np.int64),
+        np.array([rows[i]["sha256"] for i in numbers], "S64"),
+        *(np.stack([np.frombuffer(rows[i][name], np.int16) for i in numbers]) for name in ("features", "mirrored")),
+    )
 
 
-def _bytes(run: Run, place: PoolImage) -> bytes:
-    path, offset, *_ = image_range(run, place.unit, place.offset, place.bytes)
-    data = storage.read_range(path, offset, place.bytes)
-    if hashlib.sha256(data).hexdigest() != place.sha256:
+def _bytes(run: Run, image: Image) -> bytes:
+    path, offset, *_ = image_range(run, image["unit"], image["blob_offset"], image["blob_bytes"])
+    data = storage.read_range(path, offset, image["blob_bytes"])
+    if hashlib.sha256(data).hexdigest() != image["found_sha256"]:
         raise UnreadableError(f"{path}: the image at byte {offset:,} is not the one that was fetched")
     return data
 
 
-def _features_of_copies(run: Run, place: PoolImage) -> np.ndarray:
+def _features_of_copies(run: Run, image: Image) -> np.ndarray:
     """Features of the copies of an image, int16[transforms, d]; zeros for one that is flat."""
-    embedder, data, most = measuring.hooks_of(run.config).embedder, _bytes(run, place), run.config.image.pixels_at_most
+    embedder, data, most = measuring.hooks_of(run.config).embedder, _bytes(run, image), run.config.image.pixels_at_most
     short_side_px = max(COPIES_OF_PX, embedder.short_side_px)
-    with measuring.enough_memory(place.key, data, colour=True, pixels_at_most=most, short_side_px=short_side_px):
+    with measuring.enough_memory(image["key"], data, colour=True, pixels_at_most=most, short_side_px=short_side_px):
         original = pixels.decode(data, pixels_at_most=most, colour=True, short_side_px=short_side_px).pixels
     assert original is not None  # it was decoded when it was fetched, and its bytes are the same
     made = np.zeros((len(TRANSFORMS), embedder.dimensions), np.int16)
@@ -309,11 +307,8 @@ def _features_of_copies(run: Run, place: PoolImage) -> np.ndarray:
     return made
 
 
-# Pairs to look at -----------------------------------------------------------------------------------------------------
-
-
 def _looked_at(
-    run: Run, search: Search, pool: Pool, tests: Tests, counted: Comparisons, threshold: float
+    run: Run, search: Search, pool: list[Image], tests: Tests, counted: Comparisons, threshold: float
 ) -> list[Looked]:
     """The pairs nearest to the threshold, the greatest cosine first, with thumbnails."""
     enough = np.flatnonzero(counted.counts >= counted.above(threshold).hits + LOOKED_AT // 2)
@@ -324,7 +319,7 @@ def _looked_at(
     result = list[Looked]()
     for cosine, row, number in reversed(list(zip(pairs.cosines.tolist(), pairs.rows.tolist(), numbers, strict=True))):
         interrupts.check()
-        place, (test_set, test_image) = pool.places[row], tests.names[number]
-        of_pool = gallery.thumbnail(_bytes(run, place))
-        result.append(Looked(cosine, place.key, test_set, test_image, of_pool, of_tests[number]))
+        of_pool = gallery.thumbnail(_bytes(run, pool[row]))
+        test_set, test_image = tests.names[number]
+        result.append(Looked(cosine, pool[row]["key"], test_set, test_image, of_pool, of_tests[number]))
     return result

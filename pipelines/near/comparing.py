@@ -6,7 +6,6 @@ images.
 """
 
 from collections.abc import Iterator
-from typing import NamedTuple
 
 import numpy as np
 
@@ -14,12 +13,10 @@ from altalign import storage
 from altalign.dedup.near_duplicates import Pairs, TestSide, find_pairs
 from altalign.dedup.thresholds import (
     SEARCHED_ABOVE,
-    Buckets,
     Comparisons,
     Share,
     nearest_to,
     of_best_view,
-    recall_and_precision,
     recall_by_transform,
 )
 from altalign.errors import UsageError
@@ -35,40 +32,6 @@ PAIR_COLUMNS, IMAGE_COLUMNS, HOW = ("image_a", "image_b", "relation"), ("image",
 
 # so that what is found above a low cosine fits in memory
 _COMPARISONS_AT_A_TIME, _ROWS_AT_LEAST, _ROWS_AT_MOST = 4_000_000, 64, 1_000
-
-
-class PoolImage(NamedTuple):
-    """An image of the pool: its first key, its fetch unit, the place of its bytes in the blob, and their SHA-256."""
-
-    key: str
-    unit: str
-    offset: int
-    bytes: int
-    sha256: str
-
-
-class Pool(NamedTuple):
-    """A sample of the run's images, those with the smallest image_id, which is a hash; `flat` were passed over."""
-
-    places: list[PoolImage]
-    features: np.ndarray  # int16[n, d]
-    flat: int
-
-    @property
-    def distinct(self) -> np.ndarray:
-        """Rows of the first image with each sequence of bytes: none is both shown to the map and searched for."""
-        return np.sort(np.unique([place.sha256 for place in self.places], return_index=True)[1])
-
-
-class Tests(NamedTuple):
-    """Test images."""
-
-    names: list[tuple[str, str]]  # of all: test set, test image
-    sizes: list[int]  # how many each part of a test set has
-    numbers: np.ndarray  # of those that are not flat, int64[n]; the rest is of these
-    sha256: np.ndarray  # of their bytes
-    features: np.ndarray  # int16[n, d]
-    mirrored: np.ndarray  # of their mirror images
 
 
 class Search:
@@ -115,15 +78,6 @@ def _where(pairs: Pairs, rows: np.ndarray) -> Pairs:
 # Labelled pairs ------------------------------------------------------------------------------------------------------
 
 
-class Labelled(NamedTuple):
-    """What was measured on labelled pairs."""
-
-    recall: Share
-    precision: Share
-    by_how: dict[str, Share]  # of near-duplicates, by what was done to them
-    left_out: int  # pairs with an image that cannot be decoded
-
-
 def check_labelled(pairs: str, of_images: str) -> None:
     """Refuse files that are not there, or have not the columns, with a UsageError."""
     for option, path, columns in (("--pairs", pairs, PAIR_COLUMNS), ("--images", of_images, IMAGE_COLUMNS)):
@@ -132,38 +86,40 @@ def check_labelled(pairs: str, of_images: str) -> None:
             raise UsageError(f"{option} {path}: no such file; give a Parquet file with the columns {needs}")
         with parquet.reading(path) as file:
             names = file.schema_arrow.names
-        for name in columns:
-            if name not in names:
-                known = ", ".join(names[:10])
-                raise UsageError(f'{option} {path}: no column "{name}" (there are {known}); it needs {needs}')
+        if missing := [name for name in columns if name not in names]:
+            known = ", ".join(names[:10])
+            raise UsageError(f'{option} {path}: no column "{missing[0]}" (there are {known}); it needs {needs}')
 
 
 def measure_labelled(
-    pairs: str, of_images: str, config: CurateConfig, calibration: Calibration, buckets: Buckets
-) -> Labelled:
-    """Recall and precision on labelled pairs, with the mirrored view where the settings ask for it."""
+    pairs: str, of_images: str, config: CurateConfig, calibration: Calibration, bucket: int
+) -> dict[str, object]:
+    """Recall and precision on labelled pairs, for `calibration.json`; with the mirrored view where settings ask for it.
+
+    `bucket` is how many of their nearest clusters two images must have in common.
+    """
     with parquet.reading(pairs) as file:
         columns = [*PAIR_COLUMNS, *({HOW} & set(file.schema_arrow.names))]
-    vectors = dict(_vectors(of_images, config, calibration))
-    known, left_out = list[tuple[dict[str, object], np.ndarray, np.ndarray]](), 0
-    for row in (row for batch in parquet.read_whole(pairs, columns) for row in batch.to_pylist()):
-        for name in (row["image_a"], row["image_b"]):
-            if name not in vectors:
-                raise UsageError(f'--pairs {pairs}: image "{name}" is not in {of_images}; give the file that has it')
-        a, b = vectors[row["image_a"]], vectors[row["image_b"]]
-        if a is None or b is None:
-            left_out += 1
-        else:
-            known.append((row, a, b))
-    if not known:
-        return Labelled(Share(0, 0), Share(0, 0), {}, left_out)
-    views = [np.stack([b[view] for _, _, b in known]) for view in range(1 + config.decontaminate.mirrored)]
-    cosines, _ = of_best_view(np.stack([a[0] for _, a, _ in known]), views, buckets)
-    is_near, above = np.array([row["relation"] in NEAR for row, _, _ in known]), calibration.similarity_above
-    recall, precision = recall_and_precision(cosines, is_near, similarity_above=above)
-    how, near = [str(row.get(HOW) or row["relation"]) for row, _, _ in known], np.flatnonzero(is_near)
-    by_how = recall_by_transform([how[i] for i in near], cosines[near], similarity_above=above)
-    return Labelled(recall, precision, by_how, left_out)
+    vectors, rows = dict(_vectors(of_images, config, calibration)), parquet.read_table(pairs, columns).to_pylist()
+    for name in (row[side] for row in rows for side in ("image_a", "image_b")):
+        if name not in vectors:
+            raise UsageError(f'--pairs {pairs}: image "{name}" is not in {of_images}; give the file that has it')
+    known = [row for row in rows if vectors[row["image_a"]] is not None and vectors[row["image_b"]] is not None]
+    shape = len(known), 2, calibration.dimensions
+    a, b = (np.array([vectors[row[side]] for row in known], np.int16).reshape(shape) for side in ("image_a", "image_b"))
+    views = [b[:, view] for view in range(1 + config.decontaminate.mirrored)]
+    cosines = of_best_view(a[:, 0], views, calibration.centroids, at_least=bucket)
+    is_near = np.array([row["relation"] in NEAR for row in known], np.bool_)
+    is_found, near = cosines > calibration.similarity_above, np.flatnonzero(is_near)
+    how = [str(known[i].get(HOW) or known[i]["relation"]) for i in near]
+    by_how = recall_by_transform(how, cosines[near], similarity_above=calibration.similarity_above)
+    hits = int((is_found & is_near).sum())
+    return {
+        "recall": Share(hits, len(near)).to_json(),
+        "precision": Share(hits, int(is_found.sum())).to_json(),
+        "by_how": {name: share.to_json() for name, share in by_how.items()},
+        "left_out": len(rows) - len(known),
+    }
 
 
 def _vectors(path: str, config: CurateConfig, calibration: Calibration) -> Iterator[tuple[object, np.ndarray | None]]:

@@ -28,12 +28,10 @@ from altalign.pipelines.run.image_tables import (
     image_bytes,
     kept_images,
 )
-from altalign.pipelines.run.units import Run, Table
+from altalign.pipelines.run.units import Run
 from altalign.settings.curate import CurateConfig
 
 PER_KIND = 50  # half of them above the threshold and half below it
-
-ABOVE, BELOW, DROPPED = "just above", "just below", "dropped"
 
 
 class Pair(NamedTuple):
@@ -46,14 +44,6 @@ class Pair(NamedTuple):
     shares_bucket: bool
 
 
-def _pairs(run: Run, table: Table, count: str) -> Iterator[Pair]:
-    """The pairs in a table of units, in order; `count` is the fact that counts them."""
-    for name, facts in run.all_facts(FOUND):
-        if getattr(facts, count):
-            for row in table.read(run, name).to_pylist():
-                yield Pair(row["cosine"], name, row["image"], row["test"], row["shares_bucket"])
-
-
 def write(run: Run, dropped: Iterable[Pair]) -> None:
     """Choose pairs and write their thumbnails, and count all pairs by their cosines.
 
@@ -62,16 +52,16 @@ def write(run: Run, dropped: Iterable[Pair]) -> None:
     """
     counts: Counter[tuple[str, int]] = Counter()
 
-    def counted(pairs: Iterable[Pair], verdict: str) -> Iterator[Pair]:
-        for pair in pairs:
-            counts[verdict, int(pair.cosine * 1_000)] += 1
-            yield pair
+    def pairs(verdict: str) -> Iterator[Pair]:
+        for name, facts in run.all_facts(FOUND):
+            if facts.pairs if verdict == "above" else facts.pairs_below:
+                for row in (SIMILAR if verdict == "above" else LESS_SIMILAR).read(run, name).to_pylist():
+                    counts[verdict, int(row["cosine"] * 1_000)] += 1
+                    yield Pair(row["cosine"], name, row["image"], row["test"], row["shares_bucket"])
 
-    above = counted(_pairs(run, SIMILAR, "pairs"), "above")
-    below = counted(_pairs(run, LESS_SIMILAR, "pairs_below"), "below")
-    chosen = [(ABOVE, pair) for pair in heapq.nsmallest(PER_KIND // 2, above)]
-    chosen += [(BELOW, pair) for pair in heapq.nlargest(PER_KIND // 2, below)]
-    chosen += [(DROPPED, pair) for pair in islice(dropped, PER_KIND)]
+    chosen = [("just above", pair) for pair in heapq.nsmallest(PER_KIND // 2, pairs("above"))]
+    chosen += [("just below", pair) for pair in heapq.nlargest(PER_KIND // 2, pairs("below"))]
+    chosen += [("dropped", pair) for pair in islice(dropped, PER_KIND)]
     names, sizes = TEST_NAMES.read(run), [facts.images for _, facts in run.all_facts(TESTS)]
     of_tests = test_thumbnails(run.config, sizes, {pair.test for _, pair in chosen})
     kept, rows = dict[str, list[dict[str, Any]]](), list[dict[str, object]]()
@@ -107,9 +97,8 @@ def test_thumbnails(config: CurateConfig, sizes: Sequence[int], numbers: set[int
         interrupts.check()
         of_part = range(first, first + size)
         if not numbers.isdisjoint(of_part):
-            for number, (_, data) in zip(of_part, test_sets.images(part), strict=True):
-                if number in numbers:
-                    made[number] = thumbnail(data)
+            images = zip(of_part, test_sets.images(part), strict=True)
+            made |= {number: thumbnail(data) for number, (_, data) in images if number in numbers}
         first += size
     return made
 

@@ -5,11 +5,11 @@ mapped into the memory of every worker; the pool is never shuffled.
 """
 
 import hashlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import islice
-from typing import Any, TypeVar, cast
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -23,15 +23,13 @@ from altalign.errors import UnreadableError
 from altalign.filters import pixels
 from altalign.filters.thumbnails import thumbnail
 from altalign.machine import interrupts
+from altalign.machine.threads import in_shared_threads
 from altalign.pipelines.images import calibration_files, measuring
 from altalign.pipelines.images.calibration_files import Calibration
 from altalign.pipelines.read import test_sets
 from altalign.pipelines.read.stretches import batch
 from altalign.pipelines.run import outputs
 from altalign.pipelines.run.image_tables import (
-    AUGMENTED,
-    AUGMENTED_IMAGES,
-    AUGMENTED_ROW,
     FEATURES,
     FETCHED,
     INDEX,
@@ -41,8 +39,6 @@ from altalign.pipelines.run.image_tables import (
     TEST_IMAGES,
     TEST_NAMES,
     TESTS,
-    AugmentedFacts,
-    AugmentedUnit,
     IndexFacts,
     LearnedFacts,
     TestFacts,
@@ -50,22 +46,26 @@ from altalign.pipelines.run.image_tables import (
     image_bytes,
     kept_images,
 )
-from altalign.pipelines.run.units import WORK_VERSION, Marks, Run, Unit, content, digest
+from altalign.pipelines.run.units import WORK_VERSION, Run, Unit, content, digest
 from altalign.settings.curate import CurateConfig
 from altalign.storage import arrays
 
 # images that a map is learned from: the design was measured with so many
-TRAINING_IMAGES, TRAINING_IMAGES_PER_UNIT = 340, 20
+TRAINING_IMAGES = 340
 TRAINING_IMAGES_AT_LEAST = 32  # ours; of fewer, a map would be fitted to their accidents
 TRAINING_SHORT_SIDE_PX = 128
 
 Vectors = npt.NDArray[np.int16]  # int16[n, d]
-U = TypeVar("U", TestUnit, AugmentedUnit)
 
 
 def is_searched(run: Run) -> bool:
     """Whether near-duplicates are looked for at all."""
     return bool(run.config.decontaminate.test_sets) or run.config.dedup.within_pool != "off"
+
+
+def only_if(is_wanted: Callable[[Run], bool]) -> Callable[[Run], list[Unit]]:
+    """The plan of a step that has one unit, or none."""
+    return lambda run: [Unit(name=ONLY)] if is_wanted(run) else []
 
 
 # Test images ----------------------------------------------------------------------------------------------------------
@@ -89,7 +89,11 @@ def plan_tests(run: Run) -> list[TestUnit]:
     for number, part in enumerate(parts_of_tests(run.config)):
         rests_on = [*test_sets.stamps([part]), part._asdict(), settings]
         units.append(TestUnit(name=f"{number:05d}", part=part._asdict(), digest=digest(rests_on)))
-    return _unfinished(run, TESTS, units)
+    digests = {unit["name"]: unit["digest"] for unit in units}
+    for name, facts in run.all_facts(TESTS):
+        if facts.digest != digests.get(name) or not storage.exists(TEST_IMAGES.path(run, name)):
+            storage.delete(run.mark(TESTS.step, name))
+    return [unit for unit in units if run.facts(TESTS, unit["name"]) is None]
 
 
 def read_tests(run: Run, unit: TestUnit) -> TestFacts:
@@ -117,10 +121,11 @@ def embedded_tests(config: CurateConfig, part: test_sets.Part) -> pa.Table:
                 f"{name}: an image of test set {part.test_set} cannot be decoded ({damage}); "
                 "repair it or take it out of the set: copies of what cannot be read would not be found"
             )
-        views = [decoded.pixels, decoded.pixels[:, ::-1]][: 1 + config.decontaminate.mirrored]
-        features = [hooks.embedder.features(view) for view in views]
-        as_bytes = [None if each is None else each.tobytes() for each in features]
-        rows.append((part.test_set, name, hashlib.sha256(data).hexdigest(), *as_bytes, *[None] * (2 - len(views))))
+        features: list[bytes | None] = [None, None]
+        for view, image in enumerate([decoded.pixels, decoded.pixels[:, ::-1]][: 1 + config.decontaminate.mirrored]):
+            if (of_view := hooks.embedder.features(image)) is not None:
+                features[view] = of_view.tobytes()
+        rows.append((part.test_set, name, hashlib.sha256(data).hexdigest(), *features))
     return pa.Table.from_batches([batch(rows, TEST_IMAGE)])
 
 
@@ -130,19 +135,10 @@ def table_of_tests(run: Run) -> pa.Table:
     return pa.concat_tables([TEST_IMAGE.empty_table(), *(unit.cast(TEST_IMAGE) for unit in units)])
 
 
-def _features_of(column: "pa.ChunkedArray[Any]") -> Vectors:
-    """The features of a column without nulls."""
-    values = cast(list[bytes], column.to_pylist())
-    return np.frombuffer(b"".join(values), np.int16).reshape(len(values), -1) if values else np.zeros((0, 1), np.int16)
-
-
-def _unfinished(run: Run, marks: Marks[TestFacts] | Marks[AugmentedFacts], units: list[U]) -> list[U]:
-    """The units that are not finished. Deletes the marks of units that have changed, or are no longer planned."""
-    digests = {unit["name"]: unit["digest"] for unit in units}
-    for name, facts in run.all_facts(marks):
-        if facts.digest != digests.get(name) or not storage.exists(run.work(marks.step, f"{name}.parquet")):
-            storage.delete(run.mark(marks.step, name))
-    return [unit for unit in units if run.facts(marks, unit["name"]) is None]
+def _features_of(run: Run, column: "pa.ChunkedArray[Any]") -> Vectors:
+    """The features of a column, without its nulls."""
+    values: list[Any] = column.drop_null().to_pylist()
+    return np.frombuffer(b"".join(values), np.int16).reshape(-1, measuring.hooks_of(run.config).embedder.dimensions)
 
 
 # What the run's own images teach: the map of the embedder, and the clusters that vectors are sorted into -------------
@@ -159,36 +155,6 @@ def _sample(run: Run) -> Iterator[tuple[str, int, Vectors]]:
             yield name, number, features[number]
 
 
-def plan_copies(run: Run) -> list[AugmentedUnit]:
-    """The units that copy images for the map to learn from, and are not finished.
-
-    There are none where the embedder has no map, or a calibration brings it.
-    """
-    is_learned = measuring.hooks_of(run.config).embedder.is_mapped and not run.config.decontaminate.calibration
-    if not (is_searched(run) and is_learned):
-        return []
-    chosen = [(name, number) for name, number, _ in islice(_sample(run), TRAINING_IMAGES)]
-    rows = {name: kept_images(run, name).to_pylist() for name in dict.fromkeys(name for name, _ in chosen)}
-    units = list[AugmentedUnit]()
-    for begin in range(0, len(chosen), TRAINING_IMAGES_PER_UNIT):
-        some = [(name, rows[name][number]) for name, number in chosen[begin : begin + TRAINING_IMAGES_PER_UNIT]]
-        places = [(name, row["blob_offset"], row["blob_bytes"]) for name, row in some]
-        rests_on = digest([WORK_VERSION, [row["found_sha256"] for _, row in some]])
-        units.append(AugmentedUnit(name=f"{begin // TRAINING_IMAGES_PER_UNIT:05d}", images=places, digest=rests_on))
-    return _unfinished(run, AUGMENTED, units)
-
-
-def make_copies(run: Run, unit: AugmentedUnit) -> AugmentedFacts:
-    """Write the coefficients of images and of their copies."""
-    made: list[tuple[bytes, int | None]] = []
-    for number, (name, offset, size) in enumerate(unit["images"]):
-        interrupts.check()
-        of_image = enumerate(views(image_bytes(run, name, offset, size)))
-        made += ((each.tobytes(), number if of_view else None) for of_view, each in of_image)
-    AUGMENTED_IMAGES.write(run, pa.Table.from_batches([batch(made, AUGMENTED_ROW)]), unit["name"])
-    return AugmentedFacts(unit["digest"], len(unit["images"]))
-
-
 def views(data: bytes) -> Vectors:
     """The coefficients of an image, then of its copies: int16[n, 192]; none where it does not decode."""
     original = pixels.decode(data, pixels_at_most=2**62, colour=True, short_side_px=TRAINING_SHORT_SIDE_PX).pixels
@@ -198,23 +164,17 @@ def views(data: bytes) -> Vectors:
     return embed.dct_coefficients(np.stack([thumbnail(pixels.gray(view)) for view in seen]))[0]
 
 
-def plan_map(run: Run) -> list[Unit]:
-    """One unit where near-duplicates are looked for, or none."""
-    return [Unit(name=ONLY)] if is_searched(run) else []
-
-
 def learn(run: Run, _: Unit) -> LearnedFacts:
     """Learn the map and the clusters, or take those of a calibration; write them to `audit/near_duplicates/`."""
-    settings, embedder = run.config.decontaminate, measuring.hooks_of(run.config).embedder
+    settings, embedder, training = run.config.decontaminate, measuring.hooks_of(run.config).embedder, []
     if settings.calibration:
         calibration = calibration_files.named(settings.calibration, embedder)
     else:
-        mapped = learned_map(run) if embedder.is_mapped else None
-        centroids = centroids_of(run, mapped)
-        calibration = Calibration(settings.embedder, settings.similarity_above, mapped, centroids)
-    is_learned = calibration.map and not settings.calibration
-    training_images = sum(facts.images for _, facts in run.all_facts(AUGMENTED)) if is_learned else 0
-    facts = LearnedFacts(len(calibration.centroids), training_images)
+        if embedder.is_mapped:
+            training = [(name, number) for name, number, _ in islice(_sample(run), TRAINING_IMAGES)]
+        mapped = learned_map(run, training) if embedder.is_mapped else None
+        calibration = Calibration(settings.embedder, settings.similarity_above, mapped, centroids_of(run, mapped))
+    facts = LearnedFacts(len(calibration.centroids), len(training))
     calibration_files.save(outputs.near_duplicates(run), calibration, facts.to_json())
     return facts
 
@@ -226,23 +186,23 @@ def calibration_of(run: Run) -> Calibration:
 
 def centroids_of(run: Run, mapped: embed.Map | None) -> Vectors:
     """Centroids of a sample of the run's images, int16[clusters, d]; of test images where all of the run's are flat."""
-    count, embedder = run.config.decontaminate.clusters, measuring.hooks_of(run.config).embedder
+    count = run.config.decontaminate.clusters
     own = [features for _, _, features in islice(_sample(run), clusters.SAMPLES_PER_CLUSTER * count)]
-    features = np.stack(own) if own else _features_of(table_of_tests(run)["features"].drop_null())
-    vectors = mapped.embed(features) if mapped and len(features) else features
-    if len(vectors) and vectors.any():
-        return clusters.train(vectors, count)
-    return np.eye(1, mapped.dimensions if mapped else embedder.dimensions, dtype=np.int16)
+    features = np.stack(own) if own else _features_of(run, table_of_tests(run)["features"])
+    vectors = mapped.embed(features) if mapped else features
+    return clusters.train(vectors, count) if vectors.any() else np.eye(1, vectors.shape[1], dtype=np.int16)
 
 
-def learned_map(run: Run) -> embed.Map:
-    """The map that the run's own images teach."""
-    of_images: list[Vectors] = []
-    for name in run.finished(AUGMENTED.step):
-        table = AUGMENTED_IMAGES.read(run, name)
-        is_original = table["copy_of"].combine_chunks().is_null().to_numpy(zero_copy_only=False)
-        of_images += np.split(_features_of(table["features"]), np.flatnonzero(is_original)[1:])
-    return map_of(of_images)
+def learned_map(run: Run, training: Sequence[tuple[str, int]]) -> embed.Map:
+    """The map that images of the run teach, given by their units and numbers there."""
+    rows = {name: kept_images(run, name) for name in dict.fromkeys(name for name, _ in training)}
+
+    def of_image(place: tuple[str, int]) -> Vectors:
+        interrupts.check()
+        offset, size = (rows[place[0]][column][place[1]].as_py() for column in ("blob_offset", "blob_bytes"))
+        return views(image_bytes(run, place[0], offset, size))
+
+    return map_of(in_shared_threads(of_image, training, run.config.engine.threads))
 
 
 def map_of(of_images: Sequence[Vectors]) -> embed.Map:
@@ -262,28 +222,19 @@ def map_of(of_images: Sequence[Vectors]) -> embed.Map:
 # The index ------------------------------------------------------------------------------------------------------------
 
 
-def plan_index(run: Run) -> list[Unit]:
-    """One unit where there are test sets, or none."""
-    return [Unit(name=ONLY)] if run.config.decontaminate.test_sets else []
-
-
 def build_index(run: Run, _: Unit) -> IndexFacts:
     """Write the index of test images: vectors of their views, their clusters, and digests of their bytes."""
     calibration, table = calibration_of(run), table_of_tests(run)
-    numbers, features = [], []  # of every view of a test image that is not flat
-    for name in ("features", "mirrored"):
-        numbers.append(np.flatnonzero(table[name].is_valid().combine_chunks().to_numpy(zero_copy_only=False)))
-        nothing = np.zeros((0, measuring.hooks_of(run.config).embedder.dimensions), np.int16)
-        features.append(_features_of(table[name].drop_null()) if len(numbers[-1]) else nothing)
-    vectors = calibration.vectors(np.concatenate(features))
+    both = [table[name] for name in ("features", "mirrored")]
+    # of every view of a test image that is not flat
+    numbers = [np.flatnonzero(view.combine_chunks().is_valid().to_numpy(zero_copy_only=False)) for view in both]
+    vectors = calibration.vectors(np.concatenate([_features_of(run, view) for view in both]))
+    digests = sorted(zip(table["sha256"].to_pylist(), range(len(table)), strict=True))
     written = {
         **TestSide.build(vectors, above=calibration.similarity_above).arrays(),
         "clusters": nearest_clusters(vectors, calibration.centroids, NEAREST),
         "test_of": np.concatenate(numbers).astype(np.int32),
-        "digests": np.array(
-            sorted(zip(table["sha256"].to_pylist(), range(len(table)), strict=True)),
-            dtype=[("sha256", "S64"), ("test", "<i4")],
-        ),
+        "digests": np.array(digests, dtype=[("sha256", "S64"), ("test", "<i4")]),
     }
     for name, array in written.items():
         INDEX_ARRAYS.save(run, array, name)

@@ -22,7 +22,6 @@ from altalign.dedup.buckets import nearest_clusters
 from altalign.machine import interrupts
 from altalign.pipelines.engine.map_units import pooled
 from altalign.pipelines.engine.spilled_groups import Element, Groups, MergePartitions, Spilled, SpillWriter, elements
-from altalign.pipelines.images.calibration_files import Calibration
 from altalign.pipelines.near.index import calibration_of
 from altalign.pipelines.run.image_tables import (
     CELLS,
@@ -62,8 +61,6 @@ _DIGEST = np.dtype([*_IMAGE, ("sha256", "u1", 32)])
 
 Numbers = npt.NDArray[np.int64]  # int64[n]
 Rows = npt.NDArray[np.void]  # n rows of one of the dtypes above
-Vectors = npt.NDArray[np.int16]  # int16[n, d]
-Digests = npt.NDArray[np.uint8]  # uint8[n, 32]
 
 # the numbers of the images in a fetch unit, given by its name, that go because of a test image
 Gone = Callable[[Run, str], Numbers]
@@ -72,11 +69,6 @@ Gone = Callable[[Run, str], Numbers]
 def is_searched(run: Run) -> bool:
     """Whether near-duplicates are looked for within the pool."""
     return run.config.dedup.within_pool != "off"
-
-
-def plan_one(run: Run) -> list[Unit]:
-    """One unit where near-duplicates are looked for, else none."""
-    return [Unit(name=ONLY)] if is_searched(run) else []
 
 
 # Cells ----------------------------------------------------------------------------------------------------------------
@@ -97,9 +89,9 @@ def make_cells(run: Run, _: Unit) -> CellFacts:
         if not left:
             break
     vectors = np.concatenate(sample)
-    centroids = (
-        image_groups.train_cells(vectors, cells) if len(vectors) else np.eye(1, vectors.shape[1], dtype=np.int16)
-    )
+    centroids = np.eye(1, vectors.shape[1], dtype=np.int16)
+    if len(vectors):
+        centroids = image_groups.train_cells(vectors, cells)
     CENTROIDS_OF_CELLS.save(run, centroids)
     return CellFacts(len(centroids))
 
@@ -117,10 +109,9 @@ def plan(run: Run) -> list[PoolImagesUnit]:
     """Units of several fetch units in a row."""
     names = run.finished(FETCHED.step) if is_searched(run) else []
     size = max(1, min(FETCH_UNITS_AT_MOST, len(names) // UNITS))
-    firsts = enumerate(range(0, len(names), size))
     return [
         PoolImagesUnit(name=f"{order:05d}", order=order, first=i, fetch_units=names[i : i + size])
-        for order, i in firsts
+        for order, i in enumerate(range(0, len(names), size))
     ]
 
 
@@ -129,8 +120,7 @@ class Compare(beam.PTransform[Any, Any]):
 
     def __init__(self, run: Run, gone: Gone):
         super().__init__()
-        self._run, self._gone = run, gone
-        self._groups = groups_of(run)
+        self._run, self._gone, self._groups = run, gone, groups_of(run)
 
     def expand(self, input_or_inputs: PCollection[Any]) -> PCollection[Any]:
         """Scatter every unit to cells, join every cell."""
@@ -144,51 +134,44 @@ class Compare(beam.PTransform[Any, Any]):
         yield from elements(path, unit["order"], path, facts.spilled, self._groups)
 
 
-def compared(gone: Gone) -> Callable[[Run], Compare]:
-    """The step that compares all images but those that go because of a test image."""
-    return lambda run: Compare(run, gone)
-
-
 def scatter(run: Run, unit: PoolImagesUnit, gone: Gone) -> CompareFacts:
     """Scatter the images of a unit to their nearest cells and, as visitors, to the second nearest.
 
     Of images with equal bytes or vectors only the first is scattered; the others are noted as its pairs.
     """
     calibration, groups = calibration_of(run), groups_of(run)
-    images, sha256, vectors = _images(run, unit, calibration, gone)
-    by_bytes, same_bytes = _copies(images, sha256)
-    rows = by_bytes[vectors[by_bytes].any(axis=1)] if calibration.similarity_above < 1 else by_bytes[:0]
-    by_vector, same_vector = _copies(images[rows], vectors[rows])
-    rows = rows[by_vector]
-    nearest = nearest_clusters(vectors[rows], CENTROIDS_OF_CELLS.array(run), 2)
-    entries = _filled(_vector_dtype(vectors.shape[1]), images[rows], vector=vectors[rows])
-    with storage.write(SPILLED_VECTORS.path(run, unit["name"])) as file:
-        spill = SpillWriter(file)
-        for kind, cells in zip((OWN, VISITORS), nearest.T, strict=False):
-            _spill(spill, groups, kind, cells, entries)
-        shares = sha256[by_bytes, :4].copy().view(">u4")[:, 0].astype(np.int64) * groups.partitions >> 32
-        _spill(spill, groups, BYTES, shares, _filled(_DIGEST, images[by_bytes], sha256=sha256[by_bytes]))
-        spilled = spill.finish()
-    PAIRS_OF_UNIT.save(run, np.concatenate([same_bytes, same_vector]), unit["name"])
-    return CompareFacts(spilled, len(images), len(same_bytes))
-
-
-def _images(run: Run, unit: PoolImagesUnit, calibration: Calibration, gone: Gone) -> tuple[Rows, Digests, Vectors]:
-    """The images of a unit (_IMAGE) by rising number, the SHA-256 of their bytes, and their vectors."""
-    images, sha256, vectors = [], [], []
+    parts, vectors = [np.empty(0, _DIGEST)], [np.empty((0, calibration.dimensions), np.int16)]
     for place, name in enumerate(unit["fetch_units"], start=unit["first"]):
         interrupts.check()
         features = FEATURES.array(run, name)
         numbers = np.setdiff1d(np.arange(len(features)), gone(run, name))
         kept = kept_images(run, name).take(numbers)
-        some = np.empty(len(numbers), _IMAGE)
-        some["number"], some["key"] = (place << _PLACE_BITS) + numbers, _unhexed(kept["key"], 16)
-        images.append(some)
-        sha256.append(_unhexed(kept["found_sha256"], 32))
+        part = np.empty(len(numbers), _DIGEST)
+        part["number"] = (place << _PLACE_BITS) + numbers
+        part["key"], part["sha256"] = _unhexed(kept["key"], 16), _unhexed(kept["found_sha256"], 32)
+        parts.append(part)
         vectors.append(calibration.vectors_or_zeros(features[numbers]))
-    every = np.concatenate(images)
-    order = np.argsort(every["number"], kind="stable")
-    return every[order], np.concatenate(sha256)[order], np.concatenate(vectors)[order]
+    images, of_images = np.concatenate(parts), np.concatenate(vectors)
+    by_bytes, same_bytes = _copies(images, images["sha256"])
+    rows = by_bytes[of_images[by_bytes].any(axis=1)] if calibration.similarity_above < 1 else by_bytes[:0]
+    by_vector, same_vector = _copies(images[rows], of_images[rows])
+    rows = rows[by_vector]
+    entries = np.empty(len(rows), _vector_dtype(calibration.dimensions))
+    entries["number"], entries["key"] = images["number"][rows], images["key"][rows]
+    entries["vector"] = of_images[rows]
+    nearest = nearest_clusters(entries["vector"], CENTROIDS_OF_CELLS.array(run), 2)
+    shares = images["sha256"][by_bytes, :4].copy().view(">u4")[:, 0].astype(np.int64) * groups.partitions >> 32
+    scattered = [(kind, cells, entries) for kind, cells in zip((OWN, VISITORS), nearest.T, strict=False)]
+    with storage.write(SPILLED_VECTORS.path(run, unit["name"])) as file:
+        spill = SpillWriter(file)
+        for kind, partitions, to_spill in [*scattered, (BYTES, shares, images[by_bytes])]:
+            order = np.argsort(partitions, kind="stable")
+            for some in np.split(order, np.flatnonzero(np.diff(partitions[order])) + 1):
+                if len(some):
+                    spill.add(groups.bucket(int(partitions[some[0]]), kind), to_spill[some].tobytes())
+        spilled = spill.finish()
+    PAIRS_OF_UNIT.save(run, np.concatenate([same_bytes, same_vector]), unit["name"])
+    return CompareFacts(spilled, len(images), len(same_bytes))
 
 
 def _unhexed(column: "pa.ChunkedArray[Any]", size: int) -> npt.NDArray[np.uint8]:
@@ -196,7 +179,7 @@ def _unhexed(column: "pa.ChunkedArray[Any]", size: int) -> npt.NDArray[np.uint8]
     return np.frombuffer(bytes.fromhex("".join(digits)), np.uint8).reshape(-1, size)
 
 
-def _copies(images: Rows, rows: Digests | Vectors) -> tuple[Numbers, Rows]:
+def _copies(images: Rows, rows: npt.NDArray[Any]) -> tuple[Numbers, Rows]:
     """The places of the images whose rows are the first of their kind, and a pair with that image for each other."""
     distinct, first = image_groups.originals(rows)
     copies = np.flatnonzero(first != np.arange(len(rows)))
@@ -214,22 +197,6 @@ def _pairs(images: Rows, one: Numbers, other: Numbers, cosines: npt.NDArray[np.f
 
 def _vector_dtype(dimensions: int) -> "np.dtype[Any]":
     return np.dtype([*_IMAGE, ("vector", "<i2", dimensions)])
-
-
-def _filled(dtype: "np.dtype[Any]", images: Rows, **more: Digests | Vectors) -> Rows:
-    made = np.empty(len(images), dtype)
-    for name, values in {"number": images["number"], "key": images["key"], **more}.items():
-        made[name] = values
-    return made
-
-
-def _spill(spill: SpillWriter, groups: Groups, kind: int, partitions: npt.NDArray[np.integer], entries: Rows) -> None:
-    """Write n entries by partition, in their order; `partitions` says to which each belongs, int[n]."""
-    order = np.argsort(partitions, kind="stable")
-    begins = np.flatnonzero(np.diff(partitions[order], prepend=-1)).tolist()
-    for begin, end in zip(begins, [*begins[1:], len(order)], strict=False):
-        rows = order[begin:end]
-        spill.add(groups.bucket(int(partitions[rows[0]]), kind), entries[rows].tobytes())
 
 
 def join(run: Run, partition: int, spilled: Spilled) -> JoinFacts:

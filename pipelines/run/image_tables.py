@@ -25,7 +25,6 @@ ImagesRow = tuple[str, str, int]  # stage, reason, images
 # in all; the sample of hosts has one image in `one_in`.
 FetchUnit = Unit
 TestUnit = Unit  # a part of a test set: `part` (`test_sets.Part.to_json`) and `digest`
-AugmentedUnit = Unit  # `images` whose copies teach the map: unit, offset and bytes of each; `digest`
 FindUnit = Unit  # a fetch unit; `looks_below`: whether pairs below the threshold are looked for too
 PoolImagesUnit = Unit  # `fetch_units` that follow one another: their names, and the place of the `first`; `order`
 DropUnit = Unit  # a fetch unit, its `place` in their order, and `kept`, `counts` and `funnel` of its mark
@@ -57,11 +56,6 @@ class TestFacts(Facts):  # how many test images of a part were read, how many ar
     test_set: str
     images: int
     flat: int
-
-
-class AugmentedFacts(Facts):  # how many images were copied, and the digest of their unit
-    digest: str
-    images: int
 
 
 class LearnedFacts(Facts):  # how many clusters were found, and how many images the map was learned from
@@ -112,7 +106,6 @@ ONLY = "00000"  # name of the unit of a step that has one
 GATHERED = Marks("fetch/gathered", GatherFacts)
 FETCHED = Marks("fetch/units", FetchFacts)
 TESTS = Marks("test_images", TestFacts)
-AUGMENTED = Marks("augmented", AugmentedFacts)
 LEARNED = Marks("decontaminate/map", LearnedFacts)
 INDEX = Marks("decontaminate/index", IndexFacts)
 FOUND = Marks("decontaminate/search", FoundFacts)
@@ -121,7 +114,7 @@ COMPARED = Marks("decontaminate/compared", CompareFacts)
 JOINED = Marks("decontaminate/joined", JoinFacts)
 REPLACED = Marks("decontaminate/replaced", ReplaceFacts)
 DECONTAMINATED = Marks("decontaminate/units", DropFacts)
-STEPS = (GATHERED, FETCHED, TESTS, AUGMENTED, LEARNED, INDEX, FOUND, CELLS, COMPARED, JOINED, REPLACED, DECONTAMINATED)
+STEPS = (GATHERED, FETCHED, TESTS, LEARNED, INDEX, FOUND, CELLS, COMPARED, JOINED, REPLACED, DECONTAMINATED)
 
 # fetch
 
@@ -149,8 +142,6 @@ MEASURED_IMAGES = Table("work/fetch/units/*.measures", "a unit's part of the his
 TEST_NAME = pa.schema([("test_set", pa.string()), ("test_image", pa.string())])
 _OF_TEST = {"sha256": pa.string(), "features": _BINARY, "mirrored": _BINARY}
 TEST_IMAGE = pa.schema([*TEST_NAME, *(pa.field(name, kind) for name, kind in _OF_TEST.items())])
-# copy_of is null for an original, which comes before its copies
-AUGMENTED_ROW = pa.schema([("features", _BINARY), ("copy_of", pa.int32())])
 # The test images near to each image of a fetch unit: at most one row a pair. The cosine is 1 where the bytes are equal.
 NEAR = pa.schema([("image", pa.int32()), ("test", pa.int32()), ("cosine", pa.float64()), ("shares_bucket", pa.bool_())])
 # A pair of images of the pool by their numbers; the key of the left one.
@@ -159,7 +150,6 @@ PAIR = np.dtype([("left", "<i8"), ("right", "<i8"), ("cosine", "<f8"), ("key", "
 REPLACEMENT = np.dtype([("key", "u1", 16), ("cosine", "<f8")])
 
 TEST_IMAGES = Table("work/test_images/*.parquet", "features of a part of a test set", TEST_IMAGE)
-AUGMENTED_IMAGES = Table("work/augmented/*.parquet", "features of images and their copies", AUGMENTED_ROW)
 TEST_NAMES = Table("work/decontaminate/index/names.parquet", "set and name of each image", TEST_NAME)
 INDEX_ARRAYS = Table("work/decontaminate/index/*.npy", "vectors of test images, as the search maps them")
 CALIBRATION = Table("audit/near_duplicates/calibration.json", "threshold, embedder, map")

@@ -12,12 +12,12 @@ from altalign.data import listing
 from altalign.data.stages import STAGES
 from altalign.errors import UnreadableError
 from altalign.pipelines.run import image_tables, shard_tables, text_tables
-from altalign.pipelines.run.image_tables import AUGMENTED, TESTS
+from altalign.pipelines.run.image_tables import TESTS
 from altalign.pipelines.run.units import Facts, Marks, Run
 from altalign.storage import Written
 
 STEPS: tuple[Marks[Facts], ...] = (*text_tables.STEPS, *image_tables.STEPS, *shard_tables.STEPS)
-_STAGE_OF = {TESTS.step: "fetch", AUGMENTED.step: "decontaminate"}
+_STAGE_OF = {TESTS.step: "fetch"}
 FROM_THE_WEB = (".images", ".journal")  # endings of the files of a fetch unit
 
 

@@ -19,7 +19,7 @@ from altalign.filters import where
 from altalign.pipelines import card as dataset_card
 from altalign.pipelines.card import CardFacts
 from altalign.pipelines.run import image_tables, shard_tables, text_tables
-from altalign.pipelines.run.image_tables import AUGMENTED_IMAGES, DECONTAMINATED, FETCHED, FOUND_FACTS, ChosenFacts
+from altalign.pipelines.run.image_tables import DECONTAMINATED, FETCHED, FOUND_FACTS, ChosenFacts
 from altalign.pipelines.run.shard_tables import LIST_OF_FILES, ShardFacts
 from altalign.pipelines.run.text_tables import EXTRACTED, GROUPED, JUDGED, ExtractFacts, GroupFacts, JudgeFacts
 from altalign.pipelines.run.units import Run, Table
@@ -37,7 +37,7 @@ def written_by(stage: str) -> tuple[Table, ...]:
     audited = [each for each in vars(audit_tables).values() if isinstance(each, AuditTable)]
     of_audit = [Table(each.path, "for the report", each.schema) for each in audited]
     tables = dict.fromkeys(each for each in [*declared, *DROPPED_ROWS.values(), *of_audit] if isinstance(each, Table))
-    makers = {AUGMENTED_IMAGES: "decontaminate", LIST_OF_FILES: "write"}  # which `maker` does not know
+    makers = {LIST_OF_FILES: "write"}  # which `maker` does not know
     return tuple(table for table in tables if makers.get(table, maker(table.where)) == stage)
 
 

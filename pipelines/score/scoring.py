@@ -3,8 +3,6 @@
 Images are decoded once for all scorers, a batch at a time; texts are scored all at once.
 """
 
-import hashlib
-import json
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import lru_cache, partial
@@ -33,6 +31,7 @@ from altalign.pipelines.run import marks, shard_files
 from altalign.pipelines.run.image_tables import images_of
 from altalign.pipelines.run.shard_tables import ScoreFacts, ScoreUnit
 from altalign.pipelines.run.units import Marks, Run
+from altalign.pipelines.run.units import digest as sha256_of
 from altalign.pipelines.score import models, scorers
 from altalign.pipelines.score.scorers import Batch, Scorer
 from altalign.settings.curate import CurateConfig
@@ -75,13 +74,6 @@ def _in_worker(settings: str, config_path: str) -> list[Scorer]:
     return loaded(ScoreConfig.model_validate_json(settings), config_path)
 
 
-def digest_of(settings: ScoreSettings, scorer: Scorer) -> str:
-    """What the values of a score depend on beside the samples, as one number."""
-    columns = [[each.name, str(each.type)] for each in scorer.columns]
-    rests_on: Any = [VERSION, settings.kind, columns, dict(scorer.rests_on)]
-    return hashlib.sha256(json.dumps(rests_on, sort_keys=True).encode()).hexdigest()
-
-
 def score(config: CurateConfig, scores: ScoreConfig, where: str, flags: list[str], *, anew: bool) -> int:
     """Measure scores on a run; returns the exit code.
 
@@ -90,14 +82,16 @@ def score(config: CurateConfig, scores: ScoreConfig, where: str, flags: list[str
     """
     pipeline_options = options(config.engine, flags)
     of_settings = list(zip(scores.score, loaded(scores, where), strict=True))
-    digests = {settings.name: digest_of(settings, scorer) for settings, scorer in of_settings}
+    digests = dict[str, str]()  # what the values of each score depend on beside the samples
+    for settings, scorer in of_settings:
+        columns = [[each.name, str(each.type)] for each in scorer.columns]
+        digests[settings.name] = sha256_of([VERSION, settings.kind, columns, dict(scorer.rests_on)])
     run = Run(config.run.folder, config, ())
     parent = parents.opened(run.folder, config)
     had_work = storage.kind(run.path("work")) != "missing"
     with storage.locked(run.folder), own_files(run.folder):
         before = {name: _usable(run, name, digest, anew=anew) for name, digest in digests.items()}
-        of_all = hashlib.sha256(json.dumps(sorted(digests.items())).encode()).hexdigest()
-        step = Marks(f"score/{of_all[:16]}", ScoreFacts)
+        step = Marks(f"score/{sha256_of(sorted(digests.items()))[:16]}", ScoreFacts)
         units = _plan(parent, before, config.engine.threads)
         storage.sweep(run.path(files.FOLDER))
         # units of shards that have changed since, and files that are not as they were written, are forgotten

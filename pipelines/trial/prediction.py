@@ -2,7 +2,6 @@
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -13,11 +12,11 @@ from altalign import storage
 from altalign.data.reasons import KEPT, Stage
 from altalign.machine import interrupts
 from altalign.pipelines.run import outputs
-from altalign.pipelines.run.image_tables import AUGMENTED, DECONTAMINATED, FETCHED, INDEX, LEARNED, TESTS
+from altalign.pipelines.run.image_tables import DECONTAMINATED, FETCHED, INDEX, LEARNED, TESTS
 from altalign.pipelines.run.shard_tables import WRITTEN
 from altalign.pipelines.run.text_tables import GROUPED
 from altalign.pipelines.run.units import Sampled, trials
-from altalign.pipelines.trial.sample import Floats, Hosts, Numbers, Sample, size_class
+from altalign.pipelines.trial.sample import Floats, Hosts, Numbers, Sample
 from altalign.pipelines.web import journal
 from altalign.settings.curate import CurateConfig
 from altalign.storage import parquet
@@ -26,19 +25,13 @@ STAGES = (Stage.FETCH, Stage.IMAGE, Stage.DECONTAMINATE)
 BYTES, SHARD_BYTES, HOURS = "bytes fetched", "bytes of shards", "hours"
 SEEN_AT_LEAST = 10  # images of the sample; an interval that rests on fewer would be too narrow
 _ASKED_AT_LEAST = 0.1  # of the sample: CPU seconds of fewer images say nothing of all
-_ONCE = (TESTS.step, AUGMENTED.step, LEARNED.step, INDEX.step)  # take as long, whatever the number of images
-_ASKING, _CPU_OF_FETCH, _CPU_AFTER = "seconds of asking", "CPU of fetch", "CPU of what follows"
+_ONCE = (TESTS.step, LEARNED.step, INDEX.step)  # take as long, whatever the number of images
 REPLICATES = 1_000
 ALONE = 10  # images of a host in the sample, on average, from which on the host is a stratum of its own
-_HOSTS_AT_LEAST = 8  # in the sample, of a stratum; classes of fewer are taken together with the next
 _AT_ONCE = 1 << 22  # draws in memory
 
 
-# What became of each image --------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class Outcomes:
+class Outcomes(NamedTuple):
     """What became of n images, by their numbers in the sample: float64[n], 0 where nothing came."""
 
     dropped: Mapping[int, tuple[Stage, str]]  # stage and reason
@@ -51,28 +44,24 @@ class Outcomes:
 def of_sample(sample: Sampled, image_ids: Sequence[str]) -> Outcomes:
     """Gather what the stages left of a sample."""
     number_of = {image_id: number for number, image_id in enumerate(image_ids)}
-    dropped = dict[int, tuple[Stage, str]]()
+    dropped, (size, shard_bytes, seconds) = dict[int, tuple[Stage, str]](), np.zeros((3, len(image_ids)))
+    units, begin = sample.finished(FETCHED.step), 0
     for stage in STAGES:
-        for name in sample.finished(FETCHED.step):
+        for name in units:
             if storage.exists(path := outputs.dropped(sample, stage, name)):
-                rows = parquet.read_table(path, ["image_id", "reason"])
-                ids, reasons = (parquet.values(rows, column) for column in rows.column_names)
-                dropped |= {number_of[i]: (stage, reason) for i, reason in zip(ids, reasons, strict=True)}
-    size, (seconds, requested) = np.zeros(len(image_ids)), _tries(sample, number_of)
-    if sample.config.fetch.source == "web":
-        begin = 0
-        for name in sample.finished(FETCHED.step):
-            for number, outcome in journal.read(sample.work(FETCHED.step, name)).outcomes.items():
-                size[begin + number] = outcome.bytes
-            partition, group = name.split("-")
-            begin += sample.facts_of(GROUPED, partition).row_groups[int(group)]["images"]
-    return Outcomes(dropped, size, _shard_bytes(sample, number_of), seconds, requested)
-
-
-def _tries(sample: Sampled, number_of: Mapping[str, int]) -> tuple[Floats, int]:
-    """Seconds of the tries of each image, of earlier samples too, and how many images this sample asked for."""
-    seconds, requested = np.zeros(len(number_of)), set[str]()
-    for folder in trials(sample):
+                for row in parquet.read_table(path, ["image_id", "reason"]).to_pylist():
+                    dropped[number_of[row["image_id"]]] = stage, row["reason"]
+    for name in units if sample.config.fetch.source == "web" else ():
+        for number, outcome in journal.read(sample.work(FETCHED.step, name)).outcomes.items():
+            size[begin + number] = outcome.bytes
+        partition, group = name.split("-")
+        begin += sample.facts_of(GROUPED, partition).row_groups[int(group)]["images"]
+    for name, facts in sample.all_facts(WRITTEN):  # from the header of an image in the tar to that of the next
+        rows = parquet.read_table(sample.path("shards", f"{name}.parquet"), ["image_id", "tar_offset"])
+        sizes = np.diff(rows["tar_offset"].to_numpy() - 512, append=facts.bytes)
+        np.add.at(shard_bytes, [number_of[image_id] for image_id in parquet.values(rows, "image_id")], sizes)
+    requested = set[str]()
+    for folder in trials(sample):  # of earlier samples too
         logs = storage.join(folder, "log", "fetch")
         for name in storage.names(logs, ".jsonl") if storage.kind(logs) == "folder" else ():
             interrupts.check()
@@ -86,46 +75,17 @@ def _tries(sample: Sampled, number_of: Mapping[str, int]) -> tuple[Floats, int]:
                     seconds[number_of[image_id]] += float(entry.get("seconds", 0.0))
                     if folder == sample.folder:
                         requested.add(image_id)
-    return seconds, len(requested)
-
-
-def _shard_bytes(sample: Sampled, number_of: Mapping[str, int]) -> Floats:
-    """The bytes of each image's samples in the tars: from the header of an image to that of the next, or the end."""
-    total = np.zeros(len(number_of))
-    for name, facts in sample.all_facts(WRITTEN):
-        rows = parquet.read_table(sample.path("shards", f"{name}.parquet"), ["image_id", "tar_offset"])
-        sizes = np.diff(rows["tar_offset"].to_numpy() - 512, append=facts.bytes)
-        np.add.at(total, [number_of[image_id] for image_id in parquet.values(rows, "image_id")], sizes)
-    return total
-
-
-# Predicting -----------------------------------------------------------------------------------------------------------
-
-
-class Quantity(NamedTuple):
-    """What is estimated: a stage, a reason or `kept`, and `pairs`, `images` or the name of an amount."""
-
-    stage: str
-    reason: str
-    of: str
-
-
-class Estimate(NamedTuple):
-    """A total, and its 95 % interval."""
-
-    value: float
-    least: float
-    most: float
+    return Outcomes(dropped, size, shard_bytes, seconds, len(requested))
 
 
 class Prediction(NamedTuple):
-    """A trial's prediction; `is_timed` is whether CPU seconds were measured, and so are a part of the hours."""
+    """Rows of `trial.json`, and whether CPU seconds were measured, and so are a part of the hours.
 
-    pool: Hosts
-    images: int
-    pairs: int
-    estimates: Mapping[Quantity, Estimate]
-    is_rare: frozenset[Quantity]  # seen in too few images for an interval
+    A row has stage, reason (or `kept`), `of` (pairs, images or the name of an amount), `value`, and the ends of its
+    95 % interval, `least` and `most`: null where too few images of the sample have it.
+    """
+
+    rows: list[dict[str, Any]]
     is_timed: bool
 
 
@@ -133,51 +93,53 @@ def predict(
     config: CurateConfig, sample: Sample, pool: Hosts, outcomes: Outcomes, cpu_s: Mapping[str, float]
 ) -> Prediction:
     """Estimate everything that a trial predicts; `cpu_s` are the CPU seconds of the sample's steps."""
-    columns = _counts(outcomes, sample.pairs)
-    columns[Quantity(Stage.FETCH.value, KEPT, BYTES)] = outcomes.bytes
-    columns[Quantity("shards", KEPT, SHARD_BYTES)] = outcomes.shard_bytes
-    parts = {_ASKING: outcomes.seconds, **_cpu(config, outcomes, cpu_s)}
-    values = np.stack([*columns.values(), *parts.values()], axis=1)
-    is_of_pairs = np.array([name.of == "pairs" for name in columns] + [False] * len(parts))
-    replicates = totals(sample, pool, values, is_of_pairs)
-    estimates = {name: estimate(replicates[:, number]) for number, name in enumerate(columns)}
-    times = dict(zip(parts, replicates[:, len(columns) :].T, strict=True))
-    estimates[Quantity("all", KEPT, HOURS)] = estimate(_hours(config, pool, times, outcomes, cpu_s))
-    if config.dedup.within_pool != "off":  # a sample has few pairs of near-duplicates: what that rule drops is unknown
-        for name in (name for name in estimates if name.reason == KEPT and name.stage in ("decontaminate", "shards")):
-            estimates[name] = estimates[name]._replace(least=0.0)
-    rare = (name for name, column in columns.items() if np.count_nonzero(column) < SEEN_AT_LEAST)
-    return Prediction(pool, len(sample.hosts), int(sample.pairs.sum()), estimates, frozenset(rare), _CPU_AFTER in parts)
-
-
-def _counts(outcomes: Outcomes, pairs: Any) -> dict[Quantity, Floats]:
-    """Pairs and images of each stage by reason, and kept."""
-    columns, left = dict[Quantity, Floats](), np.ones(len(pairs))
+    count, columns = len(sample.hosts), dict[tuple[str, str, str], Floats]()
+    left = np.ones(count)
     for stage in STAGES:
-        by_reason = defaultdict[str, Floats](lambda: np.zeros(len(pairs)))
+        by_reason = defaultdict[str, Floats](lambda: np.zeros(count))
         for number, (dropped_by, reason) in outcomes.dropped.items():
             if dropped_by is stage:
                 by_reason[reason][number] = 1
-        for mask in by_reason.values():
-            left = left - mask
-        for reason, mask in [*sorted(by_reason.items()), (KEPT, left)]:
-            columns[Quantity(stage.value, reason, "pairs")] = mask * pairs
-            columns[Quantity(stage.value, reason, "images")] = mask
-    return columns
+                left[number] = 0
+        for reason, mask in [*sorted(by_reason.items()), (KEPT, left.copy())]:
+            columns[stage.value, reason, "pairs"] = mask * sample.pairs
+            columns[stage.value, reason, "images"] = mask
+    columns[Stage.FETCH.value, KEPT, BYTES] = outcomes.bytes
+    columns["shards", KEPT, SHARD_BYTES] = outcomes.shard_bytes
+    cpu = _cpu(config, outcomes, cpu_s)
+    values = np.stack([*columns.values(), outcomes.seconds, *cpu], axis=1)
+    replicates = totals(
+        sample, pool, values, np.array([of == "pairs" for *_, of in columns] + [False] * (1 + len(cpu)))
+    )
+    rows = list[dict[str, Any]]()
+    for (name, column), total in zip(columns.items(), replicates.T, strict=False):
+        rows.append(_row(*name, total, is_rare=np.count_nonzero(column) < SEEN_AT_LEAST))
+
+    # Fetching takes as long as the longest of CPU, of asking with `fetch.threads` at a time, of the host with the most
+    # images at its pace, and of the slowest image of the sample.
+    fetch, cores = config.fetch, config.engine.threads
+    asking, *cpu_totals = replicates.T[len(columns) :]
+    limits = [asking / fetch.threads, np.full(len(asking), outcomes.seconds.max(initial=0))]
+    if outcomes.seconds.any():
+        pace = np.maximum(1 / fetch.requests_per_host_s, asking / pool.images.sum() / fetch.connections_per_host)
+        limits.append(pool.images.max() * pace)
+    after = np.full(len(asking), sum(cpu_s.get(name, 0.0) for name in _ONCE))
+    if cpu:
+        limits.append(cpu_totals[0] / cores)
+        after += cpu_totals[1]
+    hours = (np.maximum.reduce(limits) + after / cores) / 3_600
+    return Prediction([*rows, _row("all", KEPT, HOURS, hours)], bool(cpu))
 
 
-# Time ----------------------------------------------------------------------------------------------------------------
+def _cpu(config: CurateConfig, outcomes: Outcomes, cpu_s: Mapping[str, float]) -> list[Floats]:
+    """CPU seconds that each image takes in `fetch`, by the bytes that came, and in what follows.
 
-
-def _cpu(config: CurateConfig, outcomes: Outcomes, cpu_s: Mapping[str, float]) -> dict[str, Floats]:
-    """CPU seconds of each image: of fetching by the bytes that came, of writing by those of shards, else evenly.
-
-    Empty where fetching was not timed on enough images: those that an earlier trial has fetched cost little.
+    None where fetching was not timed on enough images: those that an earlier trial has fetched cost little.
     """
     fetched = max(1, int(np.count_nonzero(outcomes.seconds)))
     is_timed = config.fetch.source != "web" or outcomes.requested >= _ASKED_AT_LEAST * fetched
     if not (is_timed and {FETCHED.step, DECONTAMINATED.step, WRITTEN.step} <= cpu_s.keys()):
-        return {}
+        return []
 
     def shares(amounts: Floats) -> Floats:
         return amounts / amounts.sum() if amounts.any() else np.full(len(amounts), 1 / len(amounts))
@@ -185,66 +147,33 @@ def _cpu(config: CurateConfig, outcomes: Outcomes, cpu_s: Mapping[str, float]) -
     searched = np.ones(len(outcomes.bytes))
     searched[[number for number, (stage, _) in outcomes.dropped.items() if stage is not Stage.DECONTAMINATE]] = 0
     others = sum(cpu_s.values()) - sum(cpu_s.get(name, 0.0) for name in (FETCHED.step, WRITTEN.step, *_ONCE))
-    return {
-        _CPU_OF_FETCH: cpu_s[FETCHED.step] / (outcomes.requested / fetched or 1.0) * shares(outcomes.bytes),
-        _CPU_AFTER: others * shares(searched) + cpu_s[WRITTEN.step] * shares(outcomes.shard_bytes),
-    }
+    return [
+        cpu_s[FETCHED.step] / (outcomes.requested / fetched or 1.0) * shares(outcomes.bytes),
+        others * shares(searched) + cpu_s[WRITTEN.step] * shares(outcomes.shard_bytes),
+    ]
 
 
-def _hours(
-    config: CurateConfig, pool: Hosts, times: Mapping[str, Floats], outcomes: Outcomes, cpu_s: Mapping[str, float]
-) -> Floats:
-    """Hours of `fetch` and what follows, float64[r], on this machine.
-
-    Fetching takes as long as the longest of CPU, of asking with `fetch.threads` at a time, of the host with the most
-    images at its pace, and of the slowest image of the sample.
-    """
-    fetch, cores, asking = config.fetch, config.engine.threads, times[_ASKING]
-    limits = [asking / fetch.threads, np.full(len(asking), outcomes.seconds.max(initial=0))]
-    if outcomes.seconds.any():
-        pace = np.maximum(1 / fetch.requests_per_host_s, asking / pool.images.sum() / fetch.connections_per_host)
-        limits.append(pool.images.max() * pace)
-    after = np.full(len(asking), sum(cpu_s.get(name, 0.0) for name in _ONCE))
-    if _CPU_AFTER in times:
-        limits.append(times[_CPU_OF_FETCH] / cores)
-        after = after + times[_CPU_AFTER]
-    return (np.maximum.reduce(limits) + after / cores) / 3_600
-
-
-def rows(prediction: Prediction) -> Sequence[dict[str, Any]]:
-    """The estimates for `trial.json`; `least` and `most` are null where too few images of the sample have it."""
-
+def _row(stage: str, reason: str, of: str, replicates: Floats, *, is_rare: bool = False) -> dict[str, Any]:
     def rounded(value: float) -> float:
         return round(value) if value >= 10_000 or value == int(value) else float(f"{value:.6g}")
 
-    entries = list[dict[str, Any]]()
-    for name, estimated in prediction.estimates.items():
-        ends = (None, None) if name in prediction.is_rare else (rounded(estimated.least), rounded(estimated.most))
-        entries.append({**name._asdict(), "value": rounded(estimated.value), "least": ends[0], "most": ends[1]})
-    return entries
+    value, least, most = map(rounded, interval(replicates))
+    ends = {"least": None, "most": None} if is_rare else {"least": least, "most": most}
+    return {"stage": stage, "reason": reason, "of": of, "value": value, **ends}
 
 
 # Totals ---------------------------------------------------------------------------------------------------------------
 
 
 def strata(sample: Sample, pool: Hosts) -> tuple[Numbers, npt.NDArray[np.bool_]]:
-    """The stratum of each host, int64[h], and whether the host is a stratum of its own, bool[h]."""
+    """The stratum of each host, int64[h], and whether the host is a stratum of its own, bool[h].
+
+    All others are one stratum; where the sample has none of them, the first large host stands for them.
+    """
     seen = np.bincount(sample.hosts, minlength=len(pool.names))
     is_alone = (seen >= 2) & (pool.images * sample.rates >= ALONE)
-    classes = size_class(pool.images)
-    stratum = np.zeros(len(pool.names), np.int64)
-    number = hosts = 0
-    for name in np.unique(classes[~is_alone]).tolist():
-        members = (classes == name) & ~is_alone
-        stratum[members] = number
-        hosts += int((seen[members] > 0).sum())
-        if hosts >= _HOSTS_AT_LEAST:
-            number, hosts = number + 1, 0
-    stratum[~is_alone] = np.minimum(stratum[~is_alone], max(0, number - 1))  # few hosts at the end join those before
-    if seen[~is_alone].any():  # otherwise the first large host stands for those of which the sample has none
-        number = max(1, number)
-    stratum[is_alone] = number + np.arange(is_alone.sum())
-    return stratum, is_alone
+    others = int(seen[~is_alone].any())
+    return np.where(is_alone, others + np.cumsum(is_alone) - 1, 0), is_alone
 
 
 def totals(sample: Sample, pool: Hosts, values: Floats, is_of_pairs: npt.NDArray[np.bool_], *, seed: int = 0) -> Floats:
@@ -253,9 +182,9 @@ def totals(sample: Sample, pool: Hosts, values: Floats, is_of_pairs: npt.NDArray
     `values` are float64[n, q]; a quantity goes with pairs where `is_of_pairs` (bool[q]), else with images.
 
     A total is a ratio: what the sample has of a quantity, over its images (or pairs), times the images (or pairs) of
-    the pool, which are known. It is taken in strata of hosts of about one size, and added up. Images of a host are
-    available or gone together, so the bootstrap draws hosts again, not images. A host with many images in the sample is
-    a stratum of its own, in which images are drawn again: all such hosts are in the sample.
+    the pool, which are known. Images of a host are available or gone together, so the bootstrap draws hosts again, not
+    images. A host with many images in the sample is a stratum of its own, in which images are drawn again: all such
+    hosts are in the sample.
     """
     random = np.random.default_rng(seed)
     by = is_of_pairs.astype(np.int64)
@@ -296,8 +225,8 @@ def _draws(random: np.random.Generator, rows: int, units: int, not_sampled: floa
     return 1 + np.sqrt(not_sampled) * (times - 1)
 
 
-def estimate(replicates: Floats) -> Estimate:
-    """The estimate that comes first in float64[1 + REPLICATES], and the 95 % interval of the others."""
+def interval(replicates: Floats) -> tuple[float, float, float]:
+    """The estimate that comes first in float64[1 + REPLICATES], and the ends of the 95 % interval of the others."""
     value = float(replicates[0])
     least, most = np.percentile(replicates[1:], [2.5, 97.5])
-    return Estimate(value, min(float(least), value), max(float(most), value))
+    return value, min(float(least), value), max(float(most), value)

@@ -6,6 +6,7 @@ the images of hosts, the second takes the images that are drawn.
 
 from collections.abc import Iterator
 from hashlib import blake2b
+from itertools import chain
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -141,34 +142,26 @@ def draw(sample: Sampled, images: int, seed: int) -> None:
     def work(_: Run, unit: Unit) -> GroupFacts:
         assert sample.whole
         pool = count_hosts(sample.whole)
+        at, groups, waiting, count = rates(pool, images), list[RowGroup](), [PLACED_SURVIVOR.empty_table()], 0
         columns = dict(zip(_HOSTS.names, pool, strict=True))
         parquet.write(sample.path(_HOSTS_FILE), pa.table(columns, schema=_HOSTS), _HOSTS)
-        return _write(sample, unit["name"], pool, rates(pool, images), seed)
+        with parquet.writing(GROUPED_SURVIVORS.path(sample, unit["name"]), PLACED_SURVIVOR) as file:
+            for rows in chain(_survivors(sample.whole), [None]):
+                if rows is not None:
+                    hosts, pairs, first = _images_of(rows)
+                    ids = arrays.ids_of(rows["image_id"])[first]
+                    is_in = is_drawn(ids, at[np.searchsorted(pool.names, hosts)], seed)
+                    waiting.append(rows.filter(pa.array(np.repeat(is_in, pairs))))
+                    count += int(is_in.sum())
+                is_full = count >= _IMAGES_PER_UNIT or sum(part.nbytes for part in waiting) >= _UNIT_BYTES
+                if count and (is_full or rows is None):
+                    group = pa.concat_tables(waiting).combine_chunks()
+                    file.write_row_group(group)
+                    groups.append({"rows": len(group), "images": count})
+                    waiting, count = [PLACED_SURVIVOR.empty_table()], 0
+        return GroupFacts(groups, [], [])
 
     map_unit(sample, GROUPED, Unit(name=ONLY), work)
-
-
-def _write(sample: Sampled, name: str, pool: Hosts, at: Floats, seed: int) -> GroupFacts:
-    assert sample.whole
-    groups, waiting, images = list[RowGroup](), [PLACED_SURVIVOR.empty_table()], 0
-    with parquet.writing(GROUPED_SURVIVORS.path(sample, name), PLACED_SURVIVOR) as file:
-
-        def flush() -> None:
-            rows = pa.concat_tables(waiting).combine_chunks()
-            file.write_row_group(rows)
-            groups.append({"rows": len(rows), "images": images})
-
-        for rows in _survivors(sample.whole):
-            hosts, pairs, first = _images_of(rows)
-            is_in = is_drawn(arrays.ids_of(rows["image_id"])[first], at[np.searchsorted(pool.names, hosts)], seed)
-            waiting.append(rows.filter(pa.array(np.repeat(is_in, pairs))))
-            images += int(is_in.sum())
-            if images >= _IMAGES_PER_UNIT or sum(part.nbytes for part in waiting) >= _UNIT_BYTES:
-                flush()
-                waiting, images = [PLACED_SURVIVOR.empty_table()], 0
-        if images:
-            flush()
-    return GroupFacts(groups, [], [])
 
 
 def hosts(sample: Sampled) -> Hosts:

@@ -7,7 +7,7 @@ import hashlib
 import json
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from itertools import groupby
 from typing import Any, NamedTuple
 
 from rich.table import Table
@@ -26,7 +26,7 @@ from altalign.pipelines.run.image_tables import FETCHED
 from altalign.pipelines.run.text_tables import GROUPED
 from altalign.pipelines.run.units import FOLDER, Run, Sampled
 from altalign.pipelines.trial import prediction, sample
-from altalign.pipelines.trial.prediction import BYTES, HOURS, SHARD_BYTES, Estimate, Prediction, Quantity
+from altalign.pipelines.trial.prediction import BYTES, HOURS, SHARD_BYTES
 from altalign.settings.curate import CurateConfig
 from altalign.terminal import many, shown
 
@@ -34,27 +34,26 @@ TEXT_STAGES, SAMPLE_STAGES = STAGES[:3], STAGES[3:]
 _CPU = "cpu.json"
 _UNITS = ((1e12, "T", 1e12), (1e9, "G", 1e9), (1e6, "M", 1e6), (1e4, "k", 1e3))
 
-
-@dataclass(frozen=True)
-class Trial:
-    """A trial that is done."""
-
-    run: Run  # that was tried; its text stages are done
-    counted: list[dict[str, Any]]  # the pairs of the text stages by reason: they are counted, not estimated
-    requested: int = 0  # images that this sample asked for, and no earlier one
-    prediction: Prediction | None = None  # None where no pair passed the text rules
+Facts = dict[str, Any]  # of trial.json; no `predicted` where no pair passed the text rules
 
 
-def run_trial(config: CurateConfig, images: int, seed: int, flags: Sequence[str], *, config_path: str) -> Trial:
+def run_trial(config: CurateConfig, images: int, seed: int, flags: Sequence[str], *, config_path: str) -> Facts:
     """Try a curation on about so many images, or go on with a trial; `flags` go to Beam, for the text stages.
 
     `config_path` is the file of the settings, for errors.
     """
-    _check_not_begun(find_run(config, config_path=config_path))
+    before = find_run(config, config_path=config_path)  # looked at before any of its stages is done anew
+    if storage.exists(before.path("manifest.json")):
+        raise UsageError(f"{before.folder}: finished: its counts are exact, and there is nothing to try")
+    units = before.work(*FETCHED.step.split("/"))
+    if storage.kind(units) == "folder" and (before.finished(FETCHED.step) or storage.names(units, ".journal")):
+        raise UsageError(
+            f"{before.folder}: its images are being fetched already; `altalign curate` goes on with it, and `altalign "
+            "status` shows how far it is"
+        )
     until_judge = curate.Request(until=TEXT_STAGES[-1], rerun="", flags=flags)
     run = curate.curate(config, until_judge, config_path=config_path)
     with storage.locked(run.folder), own_files(run.folder):
-        _check_not_begun(run)
         counts, grounds = outputs.counts_of(run), grounds_of(run.config, run.files, run.modules)
         counted = [
             {"stage": stage.value, "reason": reason, "pairs": pairs}
@@ -62,11 +61,17 @@ def run_trial(config: CurateConfig, images: int, seed: int, flags: Sequence[str]
             if stage.value in TEXT_STAGES
             for reason, pairs in [*counts.dropped(stage).items(), (KEPT, counts.kept(stage))]
         ]
+        facts: Facts = {
+            "altalign": __version__,
+            "run": run.folder,
+            "counted": counted,
+            "sample": {"asked_for": images, "seed": seed},
+        }
         drawn_from = _sample(run, grounds, images, seed)
-        if not any(facts.row_groups for _, facts in run.all_facts(GROUPED)):
-            return Trial(run, counted)
+        if not any(unit.row_groups for _, unit in run.all_facts(GROUPED)):
+            return facts
         sample.draw(drawn_from, images, seed)
-        if not any(facts.row_groups for _, facts in drawn_from.all_facts(GROUPED)):
+        if not any(unit.row_groups for _, unit in drawn_from.all_facts(GROUPED)):
             raise UsageError(f"--images {images}: no image was drawn of {run.folder}; give more, or another --seed")
         with storage.temporary(drawn_from.work("temporary")):
             for stage in SAMPLE_STAGES:
@@ -74,21 +79,20 @@ def run_trial(config: CurateConfig, images: int, seed: int, flags: Sequence[str]
         pool = sample.hosts(drawn_from)
         image_ids, drawn = sample.drawn(drawn_from, pool, images)
         outcomes = prediction.of_sample(drawn_from, image_ids)
-        cpu_s: dict[str, float] = storage.read_json(drawn_from.path(_CPU))
-        predicted = prediction.predict(run.config, drawn, pool, outcomes, cpu_s)
-        return Trial(run, counted, outcomes.requested, predicted)
-
-
-def _check_not_begun(run: Run) -> None:
-    """Refuse a run whose images are being fetched, or were."""
-    if storage.exists(run.path("manifest.json")):
-        raise UsageError(f"{run.folder}: finished: its counts are exact, and there is nothing to try")
-    units = run.work(*FETCHED.step.split("/"))
-    if storage.kind(units) == "folder" and (run.finished(FETCHED.step) or storage.names(units, ".journal")):
-        raise UsageError(
-            f"{run.folder}: its images are being fetched already; `altalign curate` goes on with it, and `altalign "
-            "status` shows how far it is"
-        )
+        predicted = prediction.predict(run.config, drawn, pool, outcomes, storage.read_json(drawn_from.path(_CPU)))
+    facts["sample"] |= {
+        "images": len(image_ids),
+        "pairs": int(drawn.pairs.sum()),
+        "images_asked_for_now": outcomes.requested,
+    }
+    facts["pool"] = {"hosts": len(pool.names), "images": int(pool.images.sum()), "pairs": int(pool.pairs.sum())}
+    notes = []
+    if run.config.dedup.within_pool != "off":
+        notes.append("dedup.within_pool drops pairs that a sample cannot show: what is left is at most this")
+    if not predicted.is_timed:
+        notes.append("CPU seconds are not in the hours: an earlier trial fetched most of the images")
+    notes.append("intervals are of the sampling alone: hosts may answer otherwise another day")
+    return facts | {"predicted": predicted.rows, "notes": notes}
 
 
 def _sample(run: Run, grounds: Mapping[str, Grounds], images: int, seed: int) -> Sampled:
@@ -139,99 +143,61 @@ class Line(NamedTuple):
     images_interval: str = ""
 
 
-def conclude(trial: Trial, page: bytes, images: int, seed: int) -> int:
+def for_page(facts: Facts) -> dict[str, Any]:
+    """What the page and the terminal show.
+
+    `lead` is the result in a sentence, `lines` has a line for each stage and reason, `amounts` name, value and interval
+    of bytes and time, `notes` what a reader has to know.
+    """
+    lines, amounts = list[Line](), list[tuple[str, str, str]]()
+    for stage, rows in groupby(facts["counted"], key=lambda row: row["stage"]):
+        of_stage = list(rows)
+        lines.append(Line(stage, "received", _short(sum(row["pairs"] for row in of_stage))))
+        lines += [Line(stage, row["reason"], _short(row["pairs"])) for row in of_stage]
+    folder = shown(facts["run"])
+    if "predicted" not in facts:
+        lead = f"{folder}: no pair passes the text rules, so there is nothing to fetch"
+        return {"lead": lead, "lines": lines, "amounts": amounts, "notes": []}
+    lines[-1] = lines[-1]._replace(images=_short(facts["pool"]["images"]))
+    predicted = {(row["stage"], row["reason"], row["of"]): row for row in facts["predicted"]}
+    for (stage, reason, of), row in predicted.items():
+        value, unit = row["value"], 1.0
+        if of == "pairs":
+            images = predicted[stage, reason, "images"]
+            both = _short(value), _interval(row), _short(images["value"]), _interval(images)
+            lines.append(Line(stage, reason, *both))
+        elif of == HOURS:
+            name, unit = ("hours", 1.0) if value >= 1 else ("minutes", 60.0)
+            amounts.append((f"{name}, from fetching on", _short(value * unit), _interval(row, unit)))
+        elif of in (BYTES, SHARD_BYTES) and value:
+            amounts.append((of, _short(value), _interval(row)))
+    kept = predicted[Stage.DECONTAMINATE.value, KEPT, "pairs"]
+    of_pool = f"{many(facts['pool']['images'], 'image')} of {many(facts['pool']['hosts'], 'host')}"
+    pairs, interval = f"{_short(kept['value'])} pairs will be kept", _interval(kept)
+    result = f"about {pairs} ({interval})" if interval else pairs
+    lead = f"{folder}: {facts['sample']['images']:,} of {of_pool} were tried; {result}"
+    return {"lead": lead, "lines": lines, "amounts": amounts, "notes": facts["notes"]}
+
+
+def conclude(facts: Facts, page: bytes) -> int:
     """Write page and `trial.json`, and print the same; returns the exit code."""
-    facts: dict[str, Any] = {
-        "altalign": __version__,
-        "run": trial.run.folder,
-        "counted": trial.counted,
-        "sample": {"asked_for": images, "seed": seed},
-    }
-    if predicted := trial.prediction:
-        names, of_hosts, pairs = predicted.pool
-        tried = {"images": predicted.images, "pairs": predicted.pairs, "images_asked_for_now": trial.requested}
-        facts["sample"] |= tried
-        facts["pool"] = {"hosts": len(names), "images": int(of_hosts.sum()), "pairs": int(pairs.sum())}
-        facts |= {"predicted": prediction.rows(predicted), "notes": _notes(trial)}
-    paths = [trial.run.path("trial", name) for name in ("trial.json", "report.html")]
+    paths = [storage.join(facts["run"], "trial", name) for name in ("trial.json", "report.html")]
     storage.write_bytes(paths[1], page)
     storage.write_json(paths[0], facts)
-    out = terminal.stdout()
-    out.print(_lead(trial), highlight=False, soft_wrap=True)
-    table = _table("stage", "pairs", "95 %", "images", "95 %")
-    for line in lines(trial):
+    out, told = terminal.stdout(), for_page(facts)
+    out.print(told["lead"], highlight=False, soft_wrap=True)
+    table, amounts = _table("stage", "pairs", "95 %", "images", "95 %"), _table("", "in all", "95 %")
+    for line in told["lines"]:
         name = f"{line.stage} {line.reason}" if line.reason in (KEPT, "received") else f"  {line.reason}"
         table.add_row(name, *line[2:], style="green" if line.reason == KEPT else None)
     out.print(table)
-    if amounts := _amounts(trial):
-        table = _table("", "in all", "95 %")
-        for row in amounts:
-            table.add_row(*row)
-        out.print(table)
-    for text in (*_notes(trial), *map(shown, paths)):
+    for row in told["amounts"]:
+        amounts.add_row(*row)
+    if told["amounts"]:
+        out.print(amounts)
+    for text in (*told["notes"], *map(shown, paths)):
         out.print(text, highlight=False, soft_wrap=True)
-    return 0 if predicted else 1
-
-
-def for_page(trial: Trial) -> dict[str, Any]:
-    """What the page shows."""
-    return {"lead": _lead(trial), "lines": lines(trial), "amounts": _amounts(trial), "notes": _notes(trial)}
-
-
-def _lead(trial: Trial) -> str:
-    """The result in a sentence."""
-    predicted, folder = trial.prediction, shown(trial.run.folder)
-    if predicted is None:
-        return f"{folder}: no pair passes the text rules, so there is nothing to fetch"
-    kept = predicted.estimates[Quantity(Stage.DECONTAMINATE.value, KEPT, "pairs")]
-    images, hosts = int(predicted.pool.images.sum()), len(predicted.pool.names)
-    tried = f"{predicted.images:,} of {many(images, 'image')} of {many(hosts, 'host')} were tried"
-    pairs, interval = f"{_short(kept.value)} pairs will be kept", _interval(kept)
-    return f"{folder}: {tried}; " + (f"about {pairs} ({interval})" if interval else pairs)
-
-
-def lines(trial: Trial) -> list[Line]:
-    """A line for each stage and reason, in the order of stages."""
-    result = list[Line]()
-    for stage in dict.fromkeys(row["stage"] for row in trial.counted):
-        of_stage = [row for row in trial.counted if row["stage"] == stage]
-        result.append(Line(stage, "received", _short(sum(row["pairs"] for row in of_stage))))
-        result += [Line(stage, row["reason"], _short(row["pairs"])) for row in of_stage]
-    if (predicted := trial.prediction) is None:
-        return result
-    result[-1] = result[-1]._replace(images=_short(predicted.pool.images.sum()))
-    for name, pairs in predicted.estimates.items():
-        if name.of == "pairs":
-            images = predicted.estimates[name._replace(of="images")]
-            intervals = ["" if name in predicted.is_rare else _interval(value) for value in (pairs, images)]
-            values = _short(pairs.value), intervals[0], _short(images.value), intervals[1]
-            result.append(Line(name.stage, name.reason, *values))
-    return result
-
-
-def _amounts(trial: Trial) -> list[tuple[str, str, str]]:
-    """Name, value and interval of bytes and time."""
-    result = list[tuple[str, str, str]]()
-    for name, value in trial.prediction.estimates.items() if trial.prediction else ():
-        if name.of in (BYTES, SHARD_BYTES) and value.most:
-            result.append((name.of, _short(value.value), _interval(value)))
-        elif name.of == HOURS:
-            unit, size = ("hours", 1.0) if value.value >= 1 else ("minutes", 60.0)
-            scaled = Estimate(*(amount * size for amount in value))
-            result.append((f"{unit}, from fetching on", _short(scaled.value), _interval(scaled)))
-    return result
-
-
-def _notes(trial: Trial) -> list[str]:
-    """What a reader has to know."""
-    if trial.prediction is None:
-        return []
-    notes = list[str]()
-    if trial.run.config.dedup.within_pool != "off":
-        notes.append("dedup.within_pool drops pairs that a sample cannot show: what is left is at most this")
-    if not trial.prediction.is_timed:
-        notes.append("CPU seconds are not in the hours: an earlier trial fetched most of the images")
-    return [*notes, "intervals are of the sampling alone: hosts may answer otherwise another day"]
+    return 0 if "predicted" in facts else 1
 
 
 def _table(*heads: str) -> Table:
@@ -249,5 +215,7 @@ def _short(value: float) -> str:
     return f"{value:,.0f}" if value >= 10 or value == int(value) else f"{value:.2g}"
 
 
-def _interval(value: Estimate) -> str:
-    return f"{_short(value.least)}–{_short(value.most)}" if value.least < value.most else ""
+def _interval(row: Mapping[str, Any], unit: float = 1.0) -> str:
+    if row["least"] is None or row["least"] >= row["most"]:
+        return ""
+    return f"{_short(row['least'] * unit)}–{_short(row['most'] * unit)}"

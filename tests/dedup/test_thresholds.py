@@ -16,7 +16,6 @@ from altalign.dedup.thresholds import (
     Share,
     fit,
     nearest_to,
-    recall_and_precision,
     recall_by_transform,
     smallest_threshold,
     true_near_duplicates,
@@ -87,12 +86,6 @@ def test_recall_is_counted_by_transform(copies: list[tuple[str, float]], thresho
 def test_a_cosine_at_the_threshold_is_no_near_duplicate() -> None:
     found = recall_by_transform(["a"] * 3, np.array([0.975, np.nextafter(0.975, 1), 0.9]), similarity_above=0.975)
     assert found == {"a": Share(1, 3)}
-
-
-def test_recall_and_precision_of_labelled_pairs() -> None:
-    values, is_near = np.array([0.99, 0.98, 0.2, np.nan, 0.99, 0.1]), np.array([True, True, True, True, False, False])
-    assert recall_and_precision(values, is_near, similarity_above=0.975) == (Share(2, 4), Share(2, 3))
-    assert recall_and_precision(values, is_near, similarity_above=0.999) == (Share(0, 4), Share(0, 0))
 
 
 # False positives ------------------------------------------------------------------------------------------------------

@@ -287,7 +287,7 @@ def test_test_sets_can_be_given_beside_those_of_the_run(folder: Path) -> None:
         ),
         (
             ["run", "out", "--set", 'decontaminate.embedder="phash"'],
-            "--set decontaminate.embedder: run was made with 'dct', and its stage fetch rests on that",
+            "run: its stage fetch was made with another decontaminate.embedder ('dct', not 'phash')",
         ),
         (["run", "out", "--sample", "63"], "--sample 63: too few; give 64 to 20,000 images"),
         (["run", "out", "--sample", "20001"], "--sample 20001: too many; give 64 to 20,000 images"),
@@ -330,7 +330,7 @@ def test_a_run_that_another_version_began_is_refused(folder: Path, capsys: pytes
     facts = json.loads((folder / "run" / "run.json").read_text(encoding="utf-8"))
     facts["stages"]["extract"]["reads"]["work_version"] -= 1
     (folder / "run" / "run.json").write_text(json.dumps(facts), encoding="utf-8")
-    assert "its work/ is of version" in fails(capsys, "run", "out")
+    assert "its stage extract was made with another work_version" in fails(capsys, "run", "out")
     assert not (folder / "out").exists()
 
 
@@ -357,9 +357,7 @@ def test_a_model_that_changed_since_the_images_were_fetched_is_refused(
         == 0
     )
     save_onnx(folder / "model.onnx", rng.normal(size=WEIGHTS.shape).astype(np.float32))
-    assert fails(capsys, "run", "out").startswith(
-        "model.onnx: another file now than the one that the images of run were described with"
-    )
+    assert fails(capsys, "run", "out").startswith("run: its stage fetch was made with another file model.onnx ")
     assert not (folder / "out").exists()
 
 

@@ -32,7 +32,6 @@ STEPS = [
     "test_images",
     "fetch/gathered",
     "fetch/units",
-    "augmented",
 ]
 STEPS += [f"decontaminate/{step}" for step in ("map", "index", "search", "units")] + ["write"]
 

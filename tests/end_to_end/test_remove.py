@@ -152,10 +152,8 @@ def test_near_copies_go_where_that_is_asked_for(run: Path) -> None:
     rows = rows_of(run)
     stems = shard_images.stems_of("run")
     images = {image.image_id: image for stem in stems for image in shard_images.rows_of("run", stem)[1]}
-    vector_of = shard_images.Vectors(embedders.load("dct"), list(images.values()))
-    vectors = {
-        name: vector.astype(float) for name, vector in zip(images, vector_of.each([*images.values()]), strict=True)
-    }
+    made = shard_images.vectors_by(embedders.load("dct"), list(images.values()))([*images.values()])
+    vectors = dict(zip(images, made.astype(float), strict=True))
     structured = [name for name, vector in vectors.items() if vector.any()]
 
     def cosine(one: str, other: str) -> float:

@@ -186,10 +186,11 @@ def test_intervals_of_samples_hold_what_the_full_run_leaves(tmp_path: Path, monk
         dropped = {place[number]: why for number, why in of.dropped.items() if number in place}
         of_sample = Outcomes(dropped, of.bytes[numbers], of.shard_bytes[numbers], of.seconds[numbers])
         of_seed = predict(config, sample, pool, of_sample, cpu_s)
-        for name, (_, least, most) in of_seed.estimates.items():
-            if name.of == "pairs" and name not in of_seed.is_rare:
-                tried[f"{name.stage} {name.reason}"] += 1
-                inside[f"{name.stage} {name.reason}"] += least <= left[name.stage, name.reason] <= most
+        for row in of_seed.rows:
+            if row["of"] == "pairs" and row["least"] is not None:
+                name = f"{row['stage']} {row['reason']}"
+                tried[name] += 1
+                inside[name] += row["least"] <= left[row["stage"], row["reason"]] <= row["most"]
     assert tried["image kept"] == tried["decontaminate kept"] == SEEDS
     assert {name: times for name, times in inside.items() if tried[name] >= 20 and times < 0.85 * tried[name]} == {}
 

@@ -77,7 +77,7 @@ def test_the_mirrored_view_is_the_mirror_of_the_coefficients(folder: Path) -> No
 
 
 def test_too_few_images_teach_no_map(folder: Path) -> None:
-    mapped = index.learned_map(run_of(folder, test_sets=[str(folder / "a")]))
+    mapped = index.map_of([])
     coefficients = np.zeros((1, embed.COEFFICIENTS), np.int16)
     coefficients[0, :3] = (300, 0, -400)
     assert mapped.embed(coefficients)[0, :4].tolist() == [19_660, 0, -26_214, 0]

@@ -1,6 +1,7 @@
 """Near-duplicates within the pool, of vectors as embedders make them, against a comparison of all with all."""
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -230,7 +231,8 @@ def _without(gone: Sequence[int]) -> tuple[list[curate.Step], Callable[[Run], No
 
     steps, conclude = curate.PIPELINE["decontaminate"]
     return [
-        step._replace(transform=within_pool.compared(of_unit)) if step.marks == COMPARED else step for step in steps
+        step._replace(transform=partial(within_pool.Compare, gone=of_unit)) if step.marks == COMPARED else step
+        for step in steps
     ], conclude
 
 
@@ -256,6 +258,6 @@ def test_with_a_threshold_that_no_cosine_is_above_bytes_alone_decide(tmp_path: P
 
 def test_nothing_is_planned_where_it_is_not_asked_for(tmp_path: Path) -> None:
     run = fetched(tmp_path, pool(7, 20, 10), dedup={"within_pool": "off"})
-    assert within_pool.plan_one(run) == within_pool.plan(run) == []
+    assert within_pool.plan(run) == []
     numbers, kept = within_pool.replaced_in(run, 0)
     assert len(numbers) == len(kept) == 0

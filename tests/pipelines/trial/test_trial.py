@@ -13,7 +13,7 @@ from altalign.data.reasons import Stage
 from altalign.filters.one_url import host_of
 from altalign.pipelines.trial import prediction
 from altalign.pipelines.trial import sample as drawing
-from altalign.pipelines.trial.prediction import Estimate, Outcomes, estimate, strata, totals
+from altalign.pipelines.trial.prediction import Outcomes, interval, strata, totals
 from altalign.pipelines.trial.sample import Hosts, Sample, size_class
 from altalign.settings.curate import CurateConfig
 
@@ -67,12 +67,12 @@ def drawn(pool: Pool, images: int, seed: int) -> tuple[Sample, np.ndarray]:
     return Sample(places[mask], pool.pairs[mask], rates), mask
 
 
-def estimated(pool: Pool, images: int, seed: int) -> dict[str, Estimate]:
+def estimated(pool: Pool, images: int, seed: int) -> dict[str, tuple[float, float, float]]:
     """The estimates of all quantities from one sample."""
     sample, mask = drawn(pool, images, seed)
     values = np.stack([values[mask].astype(np.float64) for values, _ in pool.quantities.values()], axis=1)
     replicates = totals(sample, pool.of_hosts, values, np.array([is_pair for _, is_pair in pool.quantities.values()]))
-    return {name: estimate(replicates[:, number]) for number, name in enumerate(pool.quantities)}
+    return {name: interval(replicates[:, number]) for number, name in enumerate(pool.quantities)}
 
 
 def covered(pool: Pool, images: int) -> tuple[Counter[str], dict[str, float]]:
@@ -120,7 +120,7 @@ def test_totals_are_what_plain_loops_add_up() -> None:
                 above += values[mask][image] / rate
                 below += (sample.pairs[image] if is_of_pairs else 1) / rate
             total += (hosts.pairs if is_of_pairs else hosts.images)[stratum == number].sum() * above / below
-        assert value.value == pytest.approx(total)
+        assert value[0] == pytest.approx(total)
 
 
 def test_hosts_that_are_gone_as_wholes_widen_an_interval() -> None:
@@ -132,22 +132,19 @@ def test_hosts_that_are_gone_as_wholes_widen_an_interval() -> None:
     is_gone = sample.hosts % 2
     values = np.stack([is_gone, random.permutation(is_gone)], axis=1).astype(np.float64)
     replicates = totals(sample, pool, values, np.zeros(2, np.bool_))
-    together, apart = estimate(replicates[:, 0]), estimate(replicates[:, 1])
-    assert together.most - together.least > 1.5 * (apart.most - apart.least)
+    together, apart = (most - least for _, least, most in (interval(replicates[:, of]) for of in (0, 1)))
+    assert together > 1.5 * apart
 
 
-def test_a_large_host_and_classes_of_few_hosts_have_a_stratum_with_images_of_the_sample() -> None:
-    sizes = np.array([2] * 20 + [5] * 3 + [400])
-    pool = Hosts(np.arange(24).astype(np.uint64), sizes, sizes)
-    hosts = np.r_[np.arange(12), 21, np.full(40, 23)]
-    stratum, is_alone = strata(Sample(hosts, np.ones(53, np.int64), np.full(24, 0.1)), pool)
-    assert is_alone.tolist() == [False] * 23 + [True]
-    assert set(stratum[:23].tolist()) == {0}  # three hosts of five images are too few for a stratum
-    assert stratum[23] == 1
-    few, _ = strata(Sample(hosts[10:], np.ones(43, np.int64), np.full(24, 0.1)), pool)
-    assert few.tolist() == [0] * 23 + [1]  # two hosts are a stratum, where there are no more
-    alone, _ = strata(Sample(hosts[13:], np.ones(40, np.int64), np.full(24, 0.1)), pool)
-    assert alone.tolist() == [0] * 24  # it stands for those of which the sample has none
+def test_a_large_host_is_a_stratum_and_all_others_are_one_that_has_images_of_the_sample() -> None:
+    sizes = np.array([2] * 23 + [400, 300])
+    pool = Hosts(np.arange(25).astype(np.uint64), sizes, sizes)
+    hosts, rates = np.r_[np.arange(12), np.full(40, 23), np.full(30, 24)], np.full(25, 0.1)
+    stratum, is_alone = strata(Sample(hosts, np.ones(82, np.int64), rates), pool)
+    assert is_alone.tolist() == [False] * 23 + [True] * 2
+    assert stratum.tolist() == [0] * 23 + [1, 2]
+    alone, _ = strata(Sample(hosts[12:], np.ones(70, np.int64), rates), pool)
+    assert alone.tolist() == [0] * 24 + [1]  # it stands for those of which the sample has none
 
 
 def test_hosts_are_in_classes_of_four_times_the_size() -> None:
@@ -211,17 +208,19 @@ CONFIG = CurateConfig.from_values(
 )
 
 
-def hours(seconds: np.ndarray, images: int) -> Estimate:
+def hours(seconds: np.ndarray, images: int) -> tuple[float, float, float]:
     """Hours of a host with so many images, of which these were asked for."""
     count = len(seconds)
     pool = Hosts(np.array([7], np.uint64), np.array([images]), np.array([images]))
     sample = Sample(np.zeros(count, np.int64), np.ones(count, np.int64), np.array([count / images]))
     of = Outcomes({}, np.full(count, 1e5), np.zeros(count), seconds)
-    return prediction.predict(CONFIG, sample, pool, of, {}).estimates[prediction.Quantity("all", "kept", "hours")]
+    row = prediction.predict(CONFIG, sample, pool, of, {}).rows[-1]
+    assert row["of"] == "hours"
+    return row["value"], row["least"], row["most"]
 
 
 def test_a_server_that_hangs_holds_up_the_end() -> None:
-    assert hours(np.array([*[0.01] * 99, 30.0]), 100).value * 3_600 == pytest.approx(30)
+    assert hours(np.array([*[0.01] * 99, 30.0]), 100)[0] * 3_600 == pytest.approx(30, rel=1e-5)
 
 
 def test_the_pace_of_a_slow_host_has_an_interval() -> None:
@@ -234,9 +233,7 @@ def test_an_interval_that_would_rest_on_few_images_is_left_out() -> None:
     sample = Sample(np.zeros(100, np.int64), np.ones(100, np.int64), np.array([0.1]))
     dropped = {number: (Stage.FETCH, "http_status" if number < 9 else "http_timeout") for number in range(19)}
     of = Outcomes(dropped, np.ones(100), np.ones(100), np.ones(100))
-    rows = {
-        (row["reason"], row["of"]): row for row in prediction.rows(prediction.predict(CONFIG, sample, pool, of, {}))
-    }
+    rows = {(row["reason"], row["of"]): row for row in prediction.predict(CONFIG, sample, pool, of, {}).rows}
     assert rows["http_status", "images"] == {
         "stage": "fetch", "reason": "http_status", "of": "images", "value": 90, "least": None, "most": None,
     }  # fmt: skip
