@@ -1,7 +1,6 @@
 """Paths on disks, in stores and on the web, and the stamps of files. Nothing is opened."""
 
 import posixpath
-from dataclasses import dataclass
 from pathlib import Path, PurePath
 from typing import NamedTuple
 
@@ -11,8 +10,7 @@ STORES = ("s3://", "gs://")
 WEB = ("https://", "http://", "hf://")
 
 
-@dataclass(frozen=True)
-class Stamp:
+class Stamp(NamedTuple):
     """Tells whether a file has changed: its bytes, and the store's digest (ETag), or on a disk the time of change."""
 
     size: int
@@ -25,11 +23,11 @@ class Stamp:
 
 
 class Place(NamedTuple):
-    """Where an object is, or a folder of them."""
+    """Where an object is, or a folder of them; an empty key: the bucket itself."""
 
     scheme: str
     bucket: str
-    key: str  # empty: the bucket itself
+    key: str
 
     @classmethod
     def parse(cls, path: str) -> "Place":
@@ -46,7 +44,7 @@ class Place(NamedTuple):
     @property
     def name(self) -> str:
         """The name that clients use: bucket and key."""
-        return f"{self.bucket}/{self.key}" if self.key else self.bucket
+        return f"{self.bucket}/{self.key}".rstrip("/")
 
 
 def is_remote(path: str) -> bool:
