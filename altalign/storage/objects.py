@@ -275,6 +275,13 @@ class GrowingObject(local.GrowingFile):
         self._sent = size
         self._due_s = time.monotonic() + min(max(SENT_EVERY_S, 10 * (time.monotonic() - begun)), SENT_WITHIN_S)
 
+    def finish(self) -> None:
+        """Upload what has come since the last time."""
+        if self._sending is not None:
+            wait([self._sending])  # where it failed, all of it is sent once more
+        if self.bytes != self._sent:
+            self.send(self.bytes)
+
 
 @contextmanager
 def growing(path: str, *, keep: int | None = None) -> Iterator[GrowingObject]:
@@ -290,10 +297,7 @@ def growing(path: str, *, keep: int | None = None) -> Iterator[GrowingObject]:
         try:
             yield grown
         finally:
-            if grown._sending is not None:
-                wait([grown._sending])  # where it failed, all of it is sent once more
-            if grown.bytes != grown._sent:
-                grown.send(grown.bytes)
+            grown.finish()
 
 
 def move(path: str, target: str) -> None:

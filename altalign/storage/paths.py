@@ -1,6 +1,7 @@
 """Paths on disks, in stores and on the web, and the stamps of files. Nothing is opened."""
 
 import posixpath
+from dataclasses import dataclass
 from pathlib import Path, PurePath
 from typing import NamedTuple
 
@@ -10,7 +11,8 @@ STORES = ("s3://", "gs://")
 WEB = ("https://", "http://", "hf://")
 
 
-class Stamp(NamedTuple):
+@dataclass(frozen=True)
+class Stamp:
     """Tells whether a file has changed: its bytes, and the store's digest (ETag), or on a disk the time of change."""
 
     size: int
