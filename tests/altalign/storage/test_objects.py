@@ -416,10 +416,7 @@ TROUBLE: dict[str, tuple[dict[str, str | None], str]] = {
     "no bucket": ({}, "there is no bucket absent at ENDPOINT; make it, or give another"),
     "a wrong secret": ({"AWS_SECRET_ACCESS_KEY": "wrong"}, WRONG_CREDENTIALS),
     "a wrong key": ({"AWS_ACCESS_KEY_ID": "wrong"}, WRONG_CREDENTIALS),
-    "no credentials": (
-        {"AWS_ACCESS_KEY_ID": None, "AWS_SECRET_ACCESS_KEY": None},
-        WRONG_CREDENTIALS,
-    ),
+    "no credentials": ({"AWS_ACCESS_KEY_ID": None, "AWS_SECRET_ACCESS_KEY": None}, WRONG_CREDENTIALS),
     "another region": (
         {"AWS_REGION": "eu-west-1"},
         "the store at ENDPOINT refuses the region (…); set AWS_REGION to that of s3://BUCKET",
