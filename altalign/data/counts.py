@@ -6,7 +6,8 @@ overlap and what a rule drops that no other does.
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from itertools import pairwise
+from functools import partial
+from itertools import pairwise, product
 from typing import Any, TypeAlias
 
 import pyarrow as pa
@@ -69,7 +70,7 @@ class Counts:
         for (name, _, reason), n in self._rows.items():
             if name == stage.value and reason != KEPT:
                 rows[reason] += n
-        return {reason: rows[reason] for reason in sorted(rows, key=lambda reason: order_of(stage, reason))}
+        return {reason: rows[reason] for reason in sorted(rows, key=partial(order_of, stage))}
 
     def kept(self, stage: Stage) -> int:
         """Rows that a stage kept."""
@@ -85,26 +86,19 @@ class Counts:
 
     def summary(self, stages: Iterable[Stage]) -> list[dict[str, Any]]:
         """`summary.json`'s "stages"."""
-        return [
-            {
-                **{"stage": stage.value, "received": self.received(stage)},
-                **{"kept": self.kept(stage), "dropped": self.dropped(stage)},
-            }
-            for stage in stages
-        ]
+        names = ("stage", "received", "kept", "dropped")
+        facts = ((each.value, self.received(each), self.kept(each), self.dropped(each)) for each in stages)
+        return [dict(zip(names, of_stage, strict=True)) for of_stage in facts]
 
     def reconcile(self, stages: Sequence[Stage], *, pairs: int | None = None) -> None:
         """Check that each stage received what the one before it kept, by source, and that the last one kept `pairs`."""
         sources = sorted({source for _, source, _ in self._rows})
-        for before, after in pairwise(stages):
-            for source in sources:
-                kept = self._rows[before.value, source, KEPT]
-                received = sum(n for (name, who, _), n in self._rows.items() if name == after.value and who == source)
-                if kept != received:
-                    raise _defect(
-                        f"counts do not add up: {before.value} kept {kept} pairs of {source!r}, "
-                        f"{after.value} received {received}"
-                    )
+        for (before, after), source in product(pairwise(stages), sources):
+            kept = self._rows[before.value, source, KEPT]
+            received = sum(n for (name, who, _), n in self._rows.items() if name == after.value and who == source)
+            if kept != received:
+                what = f"{before.value} kept {kept} pairs of {source!r}, {after.value} received {received}"
+                raise _defect(f"counts do not add up: {what}")
         if pairs is not None and pairs != (kept := self.kept(stages[-1])):
             raise _defect(f"counts do not add up: {stages[-1].value} kept {kept} pairs, the shards hold {pairs}")
 
@@ -151,8 +145,8 @@ class FailedCounts:
 
     def to_json(self) -> list[FailedRow]:
         """Rows in a fixed order."""
-        entries = sorted(self._rows.items(), key=lambda entry: _order(*entry[0]))
-        return [(stage, source, list(failed), rows) for (stage, source, failed), rows in entries]
+        cells = sorted(self._rows, key=lambda cell: _order(*cell))
+        return [(stage, source, [*failed], self._rows[stage, source, failed]) for stage, source, failed in cells]
 
     @classmethod
     def from_json(cls, entries: Iterable[Sequence[Any]]) -> "FailedCounts":

@@ -25,7 +25,7 @@ class Made:
     def to_json(self) -> dict[str, object]:
         """The same as JSON."""
         facts = {"number": self.number, "operation": self.operation, "settings": dict(self.settings)}
-        return {**facts, "of": [each.to_json() for each in self.parents]}
+        return facts | {"of": [each.to_json() for each in self.parents]}
 
 
 def of_run(folder: str) -> Made:
@@ -65,11 +65,8 @@ def has(folder: str, operation: str) -> bool:
 def drawn(made: Made, name: str = "") -> Iterator[str]:
     """The lineage as lines: the run, then what it was made of, further to the right."""
     settings = json.dumps(dict(made.settings), ensure_ascii=False) if made.settings else ""
-    yield " ".join(
-        filter(None, [name or made.number[:_DIGITS], made.number[:_DIGITS] if name else "", made.operation, settings])
-    )
-    for place, each in enumerate(made.parents):
-        is_last = place == len(made.parents) - 1
-        first, *others = drawn(each)
-        yield f"{'└─' if is_last else '├─'} {first}"
-        yield from (f"{'   ' if is_last else '│  '}{line}" for line in others)
+    yield " ".join(filter(None, [name, made.number[:_DIGITS], made.operation, settings]))
+    for place, each in enumerate(made.parents, start=1):
+        begin, further = ("├─ ", "│  ") if place < len(made.parents) else ("└─ ", "   ")
+        for number, line in enumerate(drawn(each)):
+            yield f"{further if number else begin}{line}"

@@ -138,9 +138,8 @@ def look(run_folder: str, *, sizes_alone: bool, but_of_rows: bool = False) -> Fo
         small[name] = Written(storage.stamp(path).size if storage.exists(path) else 0, str(named))
     of_rows = {name: each for name, each in listed.items() if but_of_rows and name.startswith("shards/")}
     others = {name: each for name, each in listed.items() if name not in of_rows}
-    wrong |= differences(run_folder, small, sizes_alone=False)
-    wrong |= differences(run_folder, of_rows, sizes_alone=True)
-    wrong |= differences(run_folder, others, sizes_alone=sizes_alone)
+    for files, is_of_sizes in ((small, False), (of_rows, True), (others, sizes_alone)):
+        wrong |= differences(run_folder, files, sizes_alone=is_of_sizes)
     # what nothing lists is somebody else's; names that begin with a point are not looked at
     existing = {storage.relative(path, run_folder) or path for path in storage.files_below(run_folder)}
     for name in sorted(existing.difference(listed, NOT_LISTED)):

@@ -249,12 +249,7 @@ PAPERS: Mapping[str, Paper] = {
 
 # Failures that a later try may mend. Final answers are not asked for again: a status other than 429 and 5xx, an opt-out
 # and a refusal.
-PASSING = (
-    DropReason.HTTP_NOT_ASKED,
-    DropReason.HTTP_TIMEOUT,
-    DropReason.HTTP_UNREACHABLE,
-    DropReason.HTTP_BROKEN,
-)
+PASSING = (DropReason.HTTP_NOT_ASKED, DropReason.HTTP_TIMEOUT, DropReason.HTTP_UNREACHABLE, DropReason.HTTP_BROKEN)
 
 
 def may_pass(reason: str | None, http_code: int | None) -> bool:

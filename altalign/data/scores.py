@@ -63,9 +63,8 @@ class Score:
         """These columns of a shard's samples, or key and all, in the order of the shard."""
         path, data = self.path(shard), pa.BufferReader(self.read(shard))
         try:
-            return pq.ParquetFile(data, pre_buffer=False).read(
-                columns=list(names or ("key", *self.columns)), use_threads=False
-            )
+            file = pq.ParquetFile(data, pre_buffer=False)
+            return file.read(columns=list(names or ("key", *self.columns)), use_threads=False)
         except (OSError, pa.ArrowException, UnicodeDecodeError) as error:
             why = first_line(error)
             raise UnreadableError(f"{path}: cannot be read as Parquet ({why}); measure it again") from None
@@ -89,10 +88,11 @@ def opened(run_folder: str, name: str) -> Score | None:
     if not facts:
         return None
     stated = facts.pop("shards")
-    nulls = [dict(zip(stated["nulls"], counts, strict=True)) for counts in zip(*stated["nulls"].values(), strict=True)]
-    entries = zip(*(stated[column] for column in _COLUMNS), nulls, strict=True)
-    names = (*_COLUMNS, "nulls")
-    return Score(folder, name, facts, {entry[0]: dict(zip(names, entry, strict=True)) for entry in entries})
+    counts = zip(*stated["nulls"].values(), strict=True)
+    stated["nulls"] = [dict(zip(stated["nulls"], each, strict=True)) for each in counts]
+    entries = zip(*(stated[column] for column in (*_COLUMNS, "nulls")), strict=True)
+    files = {entry[0]: dict(zip((*_COLUMNS, "nulls"), entry, strict=True)) for entry in entries}
+    return Score(folder, name, facts, files)
 
 
 def all_of(run_folder: str) -> Iterator[Score]:

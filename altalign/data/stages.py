@@ -107,7 +107,7 @@ def is_made_of_others(run_folder: str) -> bool:
 
 
 def check_curated(run_folder: str) -> None:
-    """Refuse a run that was made of other runs: no curation can go on with it."""
+    """Refuse a run that was made of other runs."""
     if is_made_of_others(run_folder):
         facts = storage.read_json(storage.join(run_folder, "run.json"))["stages"][SELECT].get("reads", {})
         folders, verb = ", ".join(facts.get("folders", [])), facts.get("operation", "")
@@ -124,30 +124,23 @@ def own_files(run_folder: str) -> Iterator[None]:
         yield
     except UnreadableError as error:
         parts = str(error).split(": ")  # PATH: WHY; and either may have colons of its own
-        named = next((at for at in range(1, len(parts)) if _is_inside(": ".join(parts[:at]), run_folder)), None)
+        paths = ((at, ": ".join(parts[:at])) for at in range(1, len(parts)))
+        named = next((at for at, path in paths if storage.relative(path, run_folder) is not None), None)
         if named is None:
             raise
         raise damaged(run_folder, ": ".join(parts[:named]), ": ".join(parts[named:]).split("; repair")[0]) from error
     except FileNotFoundError as error:
-        if error.filename is None or not _is_inside(str(error.filename), run_folder):
+        if error.filename is None or storage.relative(str(error.filename), run_folder) is None:
             raise
         raise damaged(run_folder, str(error.filename), "it is not there") from error
 
 
-def _is_inside(path: str, folder: str) -> bool:
-    return storage.relative(path, folder) is not None
-
-
 def maker(path: str) -> str | None:
     """The stage that writes a file, by its path inside the run; None of what no stage alone writes."""
-    first, *rest = path.split("/")
-    if first == "work" and rest and rest[0] in STAGES:
-        return rest[0]
-    if first == "work" and rest and rest[0] in OF_FETCHED:
-        return "fetch"
+    first, second, *_ = [*path.split("/"), ""]
+    if first == "work":
+        return second if second in STAGES else "fetch" if second in OF_FETCHED else None
     if path in _WRITTEN_AT_THE_END:
         return STAGES[-1]
-    for stage, outputs in OUTPUTS.items():
-        if any(path == output or path.startswith(f"{output}/") for output in outputs):
-            return stage
-    return None
+    made = ((stage, output) for stage, outputs in OUTPUTS.items() for output in outputs)
+    return next((stage for stage, output in made if f"{path}/".startswith(f"{output}/")), None)

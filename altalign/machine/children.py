@@ -6,8 +6,9 @@ import subprocess
 import sys
 import threading
 from collections.abc import Sequence
+from contextlib import suppress
 from multiprocessing.process import BaseProcess
-from typing import Any, TypeAlias
+from typing import Any
 
 # Run by Python before it becomes another program: when our process dies, however it does, the program is killed.
 _END_WITH_PARENT = """
@@ -19,8 +20,6 @@ if os.getppid() != int(sys.argv[1]):  # it has died meanwhile
     sys.exit(1)
 os.execvp(sys.argv[2], sys.argv[2:])
 """
-
-Child: TypeAlias = "subprocess.Popen[Any] | BaseProcess"
 
 
 def ending_with_us(command: Sequence[str]) -> list[str]:
@@ -35,17 +34,11 @@ def end_with_parent() -> None:
     threading.Thread(target=lambda: (parent.join(), os._exit(1)), daemon=True).start()
 
 
-def end(children: Sequence[Child], *, within_s: float = 0.0) -> None:
+def end(children: Sequence["subprocess.Popen[Any] | BaseProcess"], *, within_s: float = 0.0) -> None:
     """Reap children. One that has not ended by itself within so many seconds is killed."""
     for child in children:
-        if isinstance(child, BaseProcess):
-            child.join(within_s)
-            if child.is_alive():
-                child.kill()
-            child.join()
-            continue
-        try:
-            child.wait(within_s)
-        except subprocess.TimeoutExpired:
-            child.kill()
-            child.wait()
+        wait = child.join if isinstance(child, BaseProcess) else child.wait
+        with suppress(subprocess.TimeoutExpired):  # `join` raises nothing
+            wait(within_s)
+        child.kill()  # where it has ended, this does nothing
+        wait()

@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from types import FrameType
 
 ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+_ONE_ASKING_S = 1.0  # a terminal and a launcher may both pass on one Ctrl-C
 
 # Of the process, as signals are.
 _ASKED: list[int] = []
@@ -20,7 +21,6 @@ _ASKED_AT: list[float] = []
 _HANDLED = threading.Event()
 _DEFERRED = threading.Event()
 _IN_A_CALL = threading.Event()
-_ONE_ASKING_S = 1.0  # a terminal and a launcher may both pass on one Ctrl-C
 _THREAD = threading.local()  # `given_up`: of the work that this thread does a part of
 
 
@@ -30,11 +30,7 @@ class Interrupted(KeyboardInterrupt):
     def __init__(self, number: int = signal.SIGINT):
         super().__init__(signal.Signals(number).name)
         self.number = number
-
-    @property
-    def exit_code(self) -> int:
-        """128 + the signal's number, as shells count."""
-        return 128 + self.number
+        self.exit_code = 128 + number  # as shells count
 
 
 class GivenUpError(Exception):
@@ -109,7 +105,5 @@ def handled(*, to_the_end: bool = False, in_a_call: bool = False) -> Iterator[No
     finally:
         for number, handler in before.items():
             signal.signal(number, signal.SIG_DFL if to_the_end else handler)
-        _HANDLED.clear()
-        _IN_A_CALL.clear()
-        _ASKED.clear()
-        _ASKED_AT.clear()
+        for of_process in (_HANDLED, _IN_A_CALL, _ASKED, _ASKED_AT):
+            of_process.clear()

@@ -52,10 +52,8 @@ def free(root: Path = Path("/")) -> Free:
     if "MemAvailable" in facts:
         limits.append(Free(facts["MemAvailable"] + facts.get("SwapFree", 0), "the machine"))
     facts = _numbers(root / "proc/self/status")
-    for limit, used, name in (
-        (resource.RLIMIT_AS, "VmSize", "ulimit -v"),
-        (resource.RLIMIT_DATA, "VmData", "ulimit -d"),
-    ):
+    of_process = ((resource.RLIMIT_AS, "VmSize", "ulimit -v"), (resource.RLIMIT_DATA, "VmData", "ulimit -d"))
+    for limit, used, name in of_process:
         most = resource.getrlimit(limit)[0]
         if most != resource.RLIM_INFINITY:
             limits.append(Free(max(0, most - facts.get(used, 0)), name, limit == resource.RLIMIT_AS))
@@ -65,14 +63,11 @@ def free(root: Path = Path("/")) -> Free:
 def _numbers(file: Path) -> dict[str, int]:
     """NAME NUMBER or NAME: NUMBER kB of every line; empty where there is no such file."""
     try:
-        lines = map(str.split, file.read_text(encoding="utf-8").splitlines())
+        lines = [line.split() for line in file.read_text(encoding="utf-8").splitlines()]
     except OSError:
         return {}
-    return {
-        name.rstrip(":"): int(rest[0]) * (1024 if rest[1:] == ["kB"] else 1)
-        for name, *rest in lines
-        if rest and rest[0].isdecimal()
-    }
+    numbers = [line for line in lines if len(line) > 1 and line[1].isdecimal()]
+    return {name.rstrip(":"): int(number) * (1024 if unit == ["kB"] else 1) for name, number, *unit in numbers}
 
 
 def workers_at_most(workers: int, available: Free) -> int:
@@ -84,6 +79,14 @@ def workers_at_most(workers: int, available: Free) -> int:
             f"and {available.bytes // MB:,} MB are free ({available.limit}); give it more"
         )
     return min(workers, (available.bytes - base) // _BYTES_PER_THREAD)
+
+
+def processes_beside() -> int:
+    """How many processes there is memory for, beside what is ample; none where it is not known, or a `ulimit -v`."""
+    room = free()
+    if room.is_address_space or room.limit == _NOTHING:
+        return 0
+    return max(0, room.bytes - _BASE_BYTES - _BYTES_PER_THREAD - _AMPLE_BYTES * 4 // 3) // PROCESS_BYTES
 
 
 # Large images ---------------------------------------------------------------------------------------------------------
@@ -110,14 +113,6 @@ def spare() -> _Spare:
 def is_ample() -> bool:
     """Whether there is so much memory that no thread has to reserve it."""
     return spare().bytes >= _AMPLE_BYTES
-
-
-def processes_beside() -> int:
-    """How many processes there is memory for, beside what is ample; none where it is not known, or a `ulimit -v`."""
-    room = free()
-    if room.is_address_space or room.limit == _NOTHING:
-        return 0
-    return max(0, room.bytes - _BASE_BYTES - _BYTES_PER_THREAD - _AMPLE_BYTES * 4 // 3) // PROCESS_BYTES
 
 
 @contextmanager

@@ -56,7 +56,7 @@ def worth(seconds: float, at_most: int) -> int:
 class InProcesses(Generic[Item, Result]):
     """Calls `work` in a process of the command where they are in use and one is idle, else here.
 
-    `work`, items and results can be pickled.
+    `work`, items and results can be pickled. AltalignError where its process was ended from outside.
     """
 
     def __init__(self, work: Callable[[Item], Result]):
@@ -68,19 +68,19 @@ class InProcesses(Generic[Item, Result]):
         return pickle.dumps(self.work, pickle.HIGHEST_PROTOCOL)
 
     def __call__(self, item: Item) -> Result:
-        """Return the result of an item; AltalignError where its process was ended from outside."""
+        """Return the result of an item."""
         return OF_COMMAND.call(self, item)
 
 
 class Processes:
     """The processes of a command."""
 
-    def __len__(self) -> int:
-        return len(self._all)
-
     def __init__(self) -> None:
         self._all: list[_Process] = []
         self._idle: SimpleQueue[_Process] = SimpleQueue()  # empty where none are in use
+
+    def __len__(self) -> int:
+        return len(self._all)
 
     @contextmanager
     def used(self, count: int) -> Iterator[None]:

@@ -19,36 +19,30 @@ def prepare() -> None:
     NumPy's BLAS starts no threads of its own: units have theirs. Allocators keep pages; where addresses are limited,
     they reserve few.
     """
-    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
-    if resource.getrlimit(resource.RLIMIT_AS)[0] == resource.RLIM_INFINITY:
-        # the text stages get buffers of the same sizes again and again, and clearing their pages anew takes time
-        if sys.platform == "linux":
-            os.environ.setdefault("ARROW_DEFAULT_MEMORY_POOL", "jemalloc")
-            os.environ.setdefault("JE_ARROW_MALLOC_CONF", "dirty_decay_ms:10000")
-            _mallopt(_M_MMAP_THRESHOLD, 32 << 20)  # the most that every glibc takes
-            _mallopt(_M_TRIM_THRESHOLD, 64 << 20)
-        return
-    os.environ.setdefault("MIMALLOC_ARENA_RESERVE", "65536")  # Arrow's; KiB, instead of 1 GiB
-    _mallopt(_M_ARENA_MAX, 2)  # each reserves 64 MiB, and every thread would have one
-
-
-def _mallopt(option: int, value: int) -> None:
-    """A setting of glibc's allocator, where it is that."""
     import ctypes
 
-    library = ctypes.CDLL(None)
-    if hasattr(library, "mallopt"):
-        library.mallopt(option, value)
+    variables = {"OPENBLAS_NUM_THREADS": "1"}
+    options = dict[int, int]()  # of glibc's allocator
+    if resource.getrlimit(resource.RLIMIT_AS)[0] != resource.RLIM_INFINITY:
+        variables["MIMALLOC_ARENA_RESERVE"] = "65536"  # Arrow's; KiB, instead of 1 GiB
+        options[_M_ARENA_MAX] = 2  # each reserves 64 MiB, and every thread would have one
+    elif sys.platform == "linux":
+        # the text stages get buffers of the same sizes again and again, and clearing their pages anew takes time
+        variables |= {"ARROW_DEFAULT_MEMORY_POOL": "jemalloc", "JE_ARROW_MALLOC_CONF": "dirty_decay_ms:10000"}
+        options |= {_M_MMAP_THRESHOLD: 32 << 20, _M_TRIM_THRESHOLD: 64 << 20}  # the former: the most that it takes
+    for name, value in variables.items():
+        os.environ.setdefault(name, value)
+    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
+    for option, number in options.items() if mallopt else ():
+        mallopt(option, number)
 
 
 def place_kernels(package: Path = Path(__file__).parents[1], *, compiles: bool = True) -> None:
     """Choose where compiled kernels are kept, before they are imported: Numba fails if it finds no place.
 
     `NUMBA_CACHE_DIR` comes first, then the package, then the user's cache; else they stay as long as the command.
-    `compiles` says whether kernels are called afterwards, and so compiled the first time.
-
-    Raises:
-        UsageError: not even temporary files can be written.
+    `compiles` says whether kernels are called afterwards, and so compiled the first time. UsageError where not even
+    temporary files can be written.
     """
     import tempfile  # a hundredth of a second, which other commands need not wait for
 

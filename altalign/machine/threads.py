@@ -90,10 +90,9 @@ OF_PROCESS = Threads()
 def in_threads(work: Callable[[Item], Result], items: Sequence[Item], count: int) -> list[Result]:
     """The result of each item, in order; the first error ends all."""
     given_up = threading.Event()
-    part = _part(work, given_up)
     with ThreadPoolExecutor(count) as pool:
         try:
-            return [future.result() for future in [pool.submit(part, item) for item in items]]
+            return [future.result() for future in [pool.submit(_part, work, item, given_up) for item in items]]
         except BaseException:
             given_up.set()
             pool.shutdown(wait=False, cancel_futures=True)
@@ -105,28 +104,21 @@ def in_shared_threads(work: Callable[[Item], Result], items: Sequence[Item], cou
     if count == 1:  # the callers are an engine's own threads
         return [work(item) for item in items]
     given_up = threading.Event()
-    part = _part(work, given_up)
     with OF_PROCESS.shared(count) as pool:
-        futures = [pool.submit(part, item) for item in items]
+        futures = [pool.submit(_part, work, item, given_up) for item in items]
         try:
-            results = list[Result]()
             for future in futures:
                 while not wait([future], _LOOK_EVERY_S).done:
                     interrupts.check()  # whoever waits may be a part of work that is given up
-                results.append(future.result())
-            return results
+                future.result()
+            return [future.result() for future in futures]
         except BaseException:
             given_up.set()
             wait([future for future in futures if not future.cancel()])
             raise
 
 
-def _part(work: Callable[[Item], Result], given_up: threading.Event) -> Callable[[Item], Result]:
-    """Work on one item that may be given up."""
-
-    def part(item: Item) -> Result:
-        with interrupts.part_of(given_up):
-            interrupts.check()
-            return work(item)
-
-    return part
+def _part(work: Callable[[Item], Result], item: Item, given_up: threading.Event) -> Result:
+    with interrupts.part_of(given_up):
+        interrupts.check()
+        return work(item)

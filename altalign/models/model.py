@@ -105,8 +105,7 @@ def _opened(name: str, where: str, with_texts: bool, _files: tuple[tuple[str, in
             f'{where}: no model; give "onnx:FOLDER", "open_clip:DIR", "open_clip:MODEL:CHECKPOINT", "align:FOLDER" or '
             '"run:TRAINING_RUN"'
         )
-    is_onnx = kind == "onnx"
-    model = _onnx(name, rest, where, with_texts=with_texts) if is_onnx else _torch(name, where, with_texts=with_texts)
+    model = (_onnx if kind == "onnx" else _torch)(name, where, with_texts=with_texts)
     # it has to tell two pictures apart, and two texts
     side = model.short_side_px or 256
     ramp = np.linspace(0, 255, 3 * side**2).astype(np.uint8).reshape(side, side, 3)
@@ -180,9 +179,10 @@ def _torch(name: str, where: str, *, with_texts: bool) -> Model:
 # ONNX -----------------------------------------------------------------------------------------------------------------
 
 
-def _onnx(name: str, path: str, where: str, *, with_texts: bool) -> Model:
+def _onnx(name: str, where: str, *, with_texts: bool) -> Model:
     """A file of an image tower; with texts a folder of two graphs, as `altalign export` writes it."""
     check_package("onnxruntime", where, extra="onnx")
+    path = name.partition(":")[2]
     refusals = (*_REFUSALS, *onnx.errors())
     if not with_texts:
         graph = onnx.image_graph(path, where, EmbeddingInput)
@@ -212,9 +212,8 @@ def _onnx(name: str, path: str, where: str, *, with_texts: bool) -> Model:
 def _images_of(graph: onnx.ImageGraph[EmbeddingInput]) -> Callable[[Sequence[Any]], Floats]:
     name, outputs = graph.input.output_name, graph.outputs()
     if name and name not in outputs:
-        raise UsageError(
-            f'{graph.toml} output_name = "{name}": the model has no such output, it has {", ".join(outputs)}'
-        )
+        known = ", ".join(outputs)
+        raise UsageError(f'{graph.toml} output_name = "{name}": the model has no such output, it has {known}')
 
     def images(prepared: Sequence[Any]) -> Floats:
         output = graph.run(np.concatenate(prepared), [name or outputs[0]])[0]

@@ -51,9 +51,8 @@ class ImageGraph(Generic[Input]):
         try:
             return function(np.full((*self.input.height_and_width, 3), 128, np.uint8))
         except errors() as error:
-            raise UsageError(
-                f"{self.path}: does not take the input that {self.toml} describes: {one_line(error)}"
-            ) from None
+            why = f"does not take the input that {self.toml} describes: {one_line(error)}"
+            raise UsageError(f"{self.path}: {why}") from None
 
 
 def image_graph(path: str, where: str, settings: type[Input], *, extra: str = "onnx") -> ImageGraph[Input]:

@@ -29,7 +29,6 @@ from altalign.train.run.ranks import device_of
 from altalign.train.settings.types import Device
 
 _OPEN_CLIP, _ALIGN = "open_clip_model.safetensors", "model.safetensors"
-_ARRAYS_OF_NUMPY = (".npy", ".npz")
 
 
 def opened(name: str, *, device: Device = "auto", is_exact: bool = False) -> Encoder:
@@ -45,10 +44,8 @@ def opened(name: str, *, device: Device = "auto", is_exact: bool = False) -> Enc
     or of a kind that may run code.
     """
     kind, _, rest = name.partition(":")
-    if kind == "open_clip" and rest:
-        return _open_clip(name, rest, device_of(device))
-    if kind == "timm" and rest:
-        return _timm(name, rest, device_of(device))
+    if kind in ("open_clip", "timm") and rest:
+        return (_timm if kind == "timm" else _open_clip)(name, rest, device_of(device))
     folder = rest if kind in ("align", "run") and rest else name
     model_type = "" if kind == "run" else _settings(folder).get("model_type", "")
     if model_type == "align" or kind == "align":
@@ -88,8 +85,8 @@ def _align(folder: str, device: torch.device) -> Encoder:
     torch.nn.Module.to(model, device)
     most = model.config.text_config.max_position_embeddings
 
-    def of_pixels(pixels: Any) -> Tensor:
-        return processor.image_processor(images=Image.fromarray(pixels), return_tensors="pt")["pixel_values"][0]
+    def transform(image: Image.Image) -> Tensor:
+        return processor.image_processor(images=image, return_tensors="pt")["pixel_values"][0]
 
     def features_of_texts(captions: list[str]) -> Tensor:
         length = min(most, processor.tokenizer.model_max_length)
@@ -97,7 +94,7 @@ def _align(folder: str, device: torch.device) -> Encoder:
         return model.get_text_features(**tokens.to(device)).pooler_output
 
     return _encoder(
-        of_pixels,
+        transform,
         lambda pixels: model.get_image_features(pixels).pooler_output,
         features_of_texts,
         _digest(_files_in(folder), version("transformers"), device.type),
@@ -132,12 +129,11 @@ def _open_clip(name: str, rest: str, device: torch.device) -> Encoder:
 
     files = [weights] if checkpoint else _files_in(rest)
     return _encoder(
-        lambda pixels: transform(Image.fromarray(pixels)),
+        transform,
         model.encode_image,
         lambda captions: model.encode_text(tokenizer()(captions).to(device)),
         _digest(files, source, repr(transform), version("open_clip_torch"), device.type),
         device,
-        short_side_px=_short_side_px(transform),
     )
 
 
@@ -174,40 +170,36 @@ def _timm(name: str, rest: str, device: torch.device) -> Encoder:
     def no_text(_captions: list[str]) -> Tensor:
         raise UsageError(f"{name}: an image tower alone, which embeds no text; give a model with both towers")
 
-    return _encoder(
-        lambda pixels: transform(Image.fromarray(pixels)),
-        model,
-        no_text,
-        _digest([Path(checkpoint)], model_name, repr(transform), version("timm"), device.type),
-        device,
-        short_side_px=_short_side_px(transform),
-        has_texts=False,
-    )
+    digest = _digest([Path(checkpoint)], model_name, repr(transform), version("timm"), device.type)
+    return _encoder(transform, model, no_text, digest, device, has_texts=False)
 
 
 def _encoder(
-    of_pixels: Callable[[Any], Tensor],
+    transform: Callable[[Image.Image], Tensor],
     images: Callable[[Tensor], Tensor],
     texts: Callable[[list[str]], Tensor],
     digest: str,
     device: torch.device,
-    **more: Any,
+    *,
+    has_texts: bool = True,
 ) -> Encoder:
     """Embeddings of length 1 of the features of images and of texts."""
+
+    def of_pixels(pixels: Any) -> Tensor:
+        return transform(Image.fromarray(pixels))
+
+    # the largest side that it scales or cuts to
+    sides = [int(np.max(step.size)) for step in getattr(transform, "transforms", ()) if hasattr(step, "size")]
     return Encoder(
         lambda data: of_pixels(augment.decode(data)),
         lambda pixels: functional.normalize(images(pixels.to(device)), dim=-1),
         lambda captions: functional.normalize(texts(captions), dim=-1),
         digest,
         of_pixels=of_pixels,
+        short_side_px=max(sides, default=0),
+        has_texts=has_texts,
         device=str(device),
-        **more,
     )
-
-
-def _short_side_px(transform: Any) -> int:
-    """The largest side that a transform scales or cuts to, in pixels."""
-    return max(int(np.max(step.size)) for step in transform.transforms if hasattr(step, "size"))
 
 
 def _files_in(folder: str) -> list[Path]:
@@ -241,8 +233,6 @@ def _check_weights(name: str, place: Path) -> None:
             f"{name}: no weights at {place}{pickle}; give weights in safetensors, by a path relative to the working "
             "directory"
         )
-    if place.suffix in _ARRAYS_OF_NUMPY:
-        raise UsageError(f"{name}: {place} is an array of NumPy, where safetensors or weights of torch are meant")
     if place.suffix == ".safetensors":
         return
     try:

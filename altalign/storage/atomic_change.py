@@ -29,13 +29,12 @@ _LAST = "manifest.json"  # so that a reader who knows nothing of this finds whol
 class Change:
     """New files and deletions that are being prepared; `files` has size and SHA-256 of each by its path in the run."""
 
-    def __init__(self, run_folder: str, *, durable: bool) -> None:
-        """Begin with nothing: what an earlier one has left without a plan goes. The caller holds the run's lock."""
+    def __init__(self, run_folder: str, *, durable: bool) -> None:  # the caller holds the run's lock
         self.run_folder, self._durable = run_folder, durable
         self.folder = storage.join(run_folder, FOLDER)
         self.files: dict[str, Written] = {}
         self._at: dict[str, str] = {}  # where new files wait that lie elsewhere in the run, by their paths
-        storage.delete(self.folder)
+        storage.delete(self.folder)  # what an earlier one has left without a plan
 
     @contextmanager
     def writing(self, name: str) -> Iterator[BinaryIO]:
@@ -74,8 +73,7 @@ class Change:
         `work` is a folder in the run that becomes its `work/`.
         """
         if self._durable:
-            block = storage.Block({self.path(name): written for name, written in self.files.items()})
-            storage.sync(block)
+            storage.sync(storage.Block({self.path(name): written for name, written in self.files.items()}))
         comes = {name: [*self.files[name]] for name in sorted(self.files, key=lambda name: (name == _LAST, name))}
         goes = sorted(set(deleted) - self.files.keys())
         plan = {"comes": comes, "at": self._at, "goes": goes, "durable": self._durable, "work": work}

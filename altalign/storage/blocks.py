@@ -14,15 +14,14 @@ from typing import Any, BinaryIO, Literal, NamedTuple
 
 from xxhash import xxh3_128
 
+Kind = Literal["SHA-256", "XXH3"]
+
 
 class Written(NamedTuple):
     """Size of a file in bytes, and its digest in hex: 64 digits of SHA-256, or 32 of XXH3."""
 
     bytes: int
     digest: str
-
-
-Kind = Literal["SHA-256", "XXH3"]
 
 
 def kind_of(digest: str) -> Kind:
@@ -39,16 +38,12 @@ def begun(kind: Kind = "SHA-256") -> Any:
 class Block:
     """Files that a block has written, by path (None: one that grew, without a digest), and paths that it has deleted.
 
-    `own` is the folder of what a run hands on to itself alone; empty: there is none.
+    `own` is the folder of what a run hands on to itself alone, whose files get XXH3; empty: there is none.
     """
 
     files: dict[str, Written | None] = field(default_factory=dict)
     deleted: set[str] = field(default_factory=set)
     own: str = ""
-
-    def kind(self, path: str) -> Kind:
-        """The kind of digest that a file gets."""
-        return "XXH3" if self.own and path.startswith(f"{self.own}/") else "SHA-256"
 
 
 CURRENT: ContextVar[Block | None] = ContextVar("block", default=None)  # of this thread
@@ -56,7 +51,7 @@ CURRENT: ContextVar[Block | None] = ContextVar("block", default=None)  # of this
 
 @contextmanager
 def noted(own: str = "") -> Iterator[Block]:
-    """Note what this block writes and deletes in this thread: size and digest of each file; `own` as of `Block`."""
+    """Note what this block writes and deletes in this thread; `own` as of `Block`."""
     block = Block(own=own)
     token = CURRENT.set(block)
     try:

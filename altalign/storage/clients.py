@@ -9,8 +9,8 @@ import re
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager, suppress
+from datetime import timedelta
 from functools import cache
-from pathlib import Path
 from typing import Any, TypeVar, cast
 
 import pyarrow as pa
@@ -45,14 +45,10 @@ def forget_clients() -> None:
 @cache
 # clients have threads, which a forked process has not
 def _client(scheme: str, bucket: str, _process: int, *, in_parts: bool) -> pafs.FileSystem:
-    endpoint, region = _endpoint(scheme), _named_region()
+    endpoint, region = _endpoint(scheme), os.environ.get("AWS_REGION") or os.environ.get("AWS_DEFAULT_REGION")
     transport, _, host = endpoint.rpartition("://")
-    options: dict[str, Any] = (
-        {"scheme": transport or "https", "endpoint_override": host.rstrip("/")} if endpoint else {}
-    )
+    options: dict[str, Any] = {"scheme": transport or "https", "endpoint_override": host.rstrip("/")} if host else {}
     if scheme == "gs":
-        from datetime import timedelta
-
         return pafs.GcsFileSystem(anonymous=bool(endpoint), retry_time_limit=timedelta(seconds=60), **options)
     if endpoint:
         region = region or "us-east-1"
@@ -74,10 +70,6 @@ def _endpoint(scheme: str) -> str:
     """The endpoint that the environment names; empty: the provider's own."""
     names = ("STORAGE_EMULATOR_HOST",) if scheme == "gs" else ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL")
     return next((value for name in names if (value := os.environ.get(name))), "")
-
-
-def _named_region() -> str | None:
-    return os.environ.get("AWS_REGION") or os.environ.get("AWS_DEFAULT_REGION")
 
 
 def threads(purpose: str, count: int = AT_ONCE) -> ThreadPoolExecutor:
@@ -116,9 +108,6 @@ def asking(path: str) -> Iterator[None]:
         raise trouble(error, path) from error
 
 
-# Trouble -------------------------------------------------------------------------------------------------------------
-
-
 def probe(place: Place) -> None:
     """Ask for an object that cannot exist: it raises what is wrong with the store, or with our access."""
     prefix = Place(place.scheme, place.bucket, f"{place.key}/.altalign".lstrip("/"))
@@ -130,6 +119,9 @@ def probe(place: Place) -> None:
 
 # Arrow's errors have no code, only words: what the first row says whose pattern is in "SCHEME: WORDS"
 _TROUBLES = {
+    r"StorageFull|QuotaExceeded|InsufficientStorage|NotEnoughSpace|status 507": (
+        "no space left in the store{at} ({reason}); make room and run the same command again, it continues"
+    ),
     r"NO_SUCH_BUCKET|NoSuchBucket|bucket does not exist|The specified bucket": (
         "there is no bucket {bucket}{at}; make it, or give another"
     ),
@@ -137,26 +129,20 @@ _TROUBLES = {
         "the store{at} does not answer ({reason}); look at the network and {endpoint}, and run the same command again"
     ),
     r"^s3: .*(HeaderMalformed|PermanentRedirect|HTTP status (301|400)|IllegalLocationConstraint|region)": (
-        "the store{at} refuses the region, AWS_REGION is {region} ({reason}); set it to that of s3://{bucket}"
+        "the store{at} refuses the region ({reason}); set AWS_REGION to that of s3://{bucket}"
     ),
     r"ACCESS_DENIED|SIGNATURE|INVALID_ACCESS_KEY|InvalidAccessKeyId|UserNotFound|INVALID_CLIENT_TOKEN|Expired_?Token"
-    r"|EXPIRED|\b40[13]\b|PERMISSION|UNAUTH|credentials": "access denied{at} ({reason}); {credentials}",
+    r"|EXPIRED|\b40[13]\b|PERMISSION|UNAUTH|credentials": (
+        "access denied{at} ({reason}); {credentials}, of one who may list, read, write and delete there"
+    ),
     "": "the store{at} refuses ({reason}); put that right and run the same command again, it continues",
 }
-_FULL = r"StorageFull|QuotaExceeded|InsufficientStorage|NotEnoughSpace|status 507"
-_ENDPOINTS = {"s3": "AWS_ENDPOINT_URL", "gs": "STORAGE_EMULATOR_HOST"}
-# where clients look for credentials (variables, files in the home folder), and how a user gives them
-_CREDENTIALS = {
-    "s3": (
-        ("AWS_ACCESS_KEY_ID", "AWS_PROFILE", "AWS_WEB_IDENTITY_TOKEN_FILE", "AWS_CONTAINER_CREDENTIALS_RELATIVE_URI"),
-        (".aws/credentials", ".aws/config"),
-        "set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or AWS_PROFILE",
-    ),
+# of the endpoint, and of credentials
+_VARIABLES = {
+    "s3": ("AWS_ENDPOINT_URL", "set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or AWS_PROFILE"),
     "gs": (
-        ("GOOGLE_APPLICATION_CREDENTIALS",),
-        (".config/gcloud/application_default_credentials.json",),
-        "set GOOGLE_APPLICATION_CREDENTIALS to the file of a service account, or log in with gcloud auth "
-        "application-default login",
+        "STORAGE_EMULATOR_HOST",
+        "set GOOGLE_APPLICATION_CREDENTIALS, or log in with gcloud auth application-default login",
     ),
 }
 
@@ -169,25 +155,18 @@ def trouble(error: BaseException, path: str) -> AltalignError:
             probe(place)
         except (OSError, pa.ArrowException) as reason:
             message = _message(reason)
-    endpoint = _endpoint(place.scheme)
-    variables, files, advice = _CREDENTIALS[place.scheme]
-    has_credentials = any(map(os.environ.get, variables)) or any((Path.home() / file).exists() for file in files)
-    facts = {
-        "at": f" at {endpoint}" if endpoint else "",
-        "reason": re.sub(r"^.* operation: (?:\w+ Message: )?(?!No response body)", "", message),
-        "bucket": place.bucket,
-        "endpoint": _ENDPOINTS[place.scheme],
-        "region": _named_region() or "not set",
-        "credentials": "look whether the credentials are right, and may list, read, write and delete there"
-        if has_credentials
-        else f"no credentials are in the environment; {advice}",
-    }
-    if re.search(_FULL, message, re.IGNORECASE):
-        text = "no space left in the store{at} ({reason}); make room and run the same command again, it continues"
-        return FullDiskError(f"{path}: {text.format(**facts)}")
     words = f"{place.scheme}: {message}"
     text = next(text for pattern, text in _TROUBLES.items() if re.search(pattern, words, re.IGNORECASE))
-    return StoreError(f"{path}: {text.format(**facts)}")
+    endpoint = _endpoint(place.scheme)
+    variable, credentials = _VARIABLES[place.scheme]
+    text = text.format(
+        at=f" at {endpoint}" if endpoint else "",
+        reason=re.sub(r"^.* operation: (?:\w+ Message: )?(?!No response body)", "", message),
+        bucket=place.bucket,
+        endpoint=variable,
+        credentials=credentials,
+    )
+    return (FullDiskError if text.startswith("no space") else StoreError)(f"{path}: {text}")
 
 
 def _message(error: BaseException) -> str:

@@ -1,7 +1,8 @@
-"""Files, locks and copies on this machine's disks, behind the face of `altalign.storage`, which has the promises."""
+"""Files, locks and copies on this machine's disks, and what `altalign.storage` promises of functions of these names."""
 
 import errno
 import fcntl
+import glob
 import hashlib
 import json
 import os
@@ -10,13 +11,16 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
-from typing import BinaryIO
+from typing import TYPE_CHECKING, BinaryIO, Literal
 from uuid import uuid4
 
 from altalign.errors import FullDiskError, UsageError
 from altalign.machine import interrupts
 from altalign.storage import paths
 from altalign.storage.paths import Stamp, is_remote
+
+if TYPE_CHECKING:
+    from pyarrow.fs import FileSystem
 
 _PARTIAL = ".partial-"  # in the name of a file that is being written
 _SYNCS_AT_ONCE = 4
@@ -41,14 +45,12 @@ def full_disk(error: BaseException, folder: str, *, writing: str = "") -> FullDi
         what += " (the quota is used up)"
     elif folder:
         with suppress(OSError):
-            status = os.statvfs(existing(folder))
+            status = os.statvfs(_existing(folder))
             is_full_of_files = status.f_files and not status.f_favail
             left = f"{status.f_bavail * status.f_frsize:,} bytes free"
             what += f" ({'it holds as many files as it can' if is_full_of_files else left})"
-    return FullDiskError(
-        f"{folder or 'the disk'}: no space left on the device{what}; make room and run the same command again, it "
-        "continues"
-    )
+    repair = "make room and run the same command again, it continues"
+    return FullDiskError(f"{folder or 'the disk'}: no space left on the device{what}; {repair}")
 
 
 @contextmanager
@@ -62,24 +64,40 @@ def naming_a_full_disk(folder: str, writing: str) -> Iterator[None]:
         raise
 
 
-def existing(path: str) -> Path:
+def _existing(path: str) -> Path:
     """The path, or the nearest folder above it that exists."""
     place = Path(path).absolute()
     return next(folder for folder in (place, *place.parents) if folder.exists())
 
 
+def free_bytes(path: str) -> int | None:
+    """Bytes free where `path` is, or will be; None where that cannot be known."""
+    return None if is_remote(path) else shutil.disk_usage(_existing(path)).free
+
+
 # Reading -------------------------------------------------------------------------------------------------------------
 
 
+def open_read(path: str) -> BinaryIO:
+    """A seekable binary file."""
+    return Path(path).open("rb")
+
+
 def open_again(path: str, _: BinaryIO) -> BinaryIO:
-    """A second handle, whose buffer holds most of the places that are looked at in order."""
-    return Path(path).open("rb", buffering=1 << 17)
+    """A second handle of an open file, with its own position, that shares what was read of a store; close it first."""
+    return Path(path).open("rb", buffering=1 << 17)  # which holds most of the places that are looked at in order
 
 
-def ask_for(file: BinaryIO, offset: int, length: int) -> None:
+def ask_for(_: str, file: BinaryIO, offset: int, length: int) -> None:
+    """Begin to read a range of an open file in the background. Errors are raised when it is read."""
     if hasattr(os, "posix_fadvise"):
         with suppress(OSError):
             os.posix_fadvise(file.fileno(), offset, length, os.POSIX_FADV_WILLNEED)
+
+
+def read_bytes(path: str) -> bytes:
+    """A whole file."""
+    return Path(path).read_bytes()
 
 
 def read_ranges(path: str, ranges: Iterable[tuple[int, int]]) -> Iterator[bytes]:
@@ -93,6 +111,33 @@ def read_ranges(path: str, ranges: Iterable[tuple[int, int]]) -> Iterator[bytes]
         os.close(file)
 
 
+def in_arrow(path: str) -> "tuple[FileSystem, str]":
+    """Arrow's file system for a path, and the path in that file system, for lazy scans."""
+    from pyarrow.fs import LocalFileSystem  # a tenth of a second, which most commands need not wait for
+
+    return LocalFileSystem(), paths.absolute(path)
+
+
+# What is there -------------------------------------------------------------------------------------------------------
+
+
+def kind(path: str) -> Literal["file", "folder", "other", "missing"]:
+    """What is at a path; links are followed. In a store, a folder is a common prefix of object names."""
+    place = Path(path)
+    return "folder" if place.is_dir() else "file" if place.is_file() else "other" if place.exists() else "missing"
+
+
+def exists(path: str) -> bool:
+    """Whether there is a whole file at `path`."""
+    return Path(path).is_file()
+
+
+def stamp(path: str) -> Stamp:
+    """Size and time of a file; in a store, size and digest."""
+    status = os.stat(path)  # noqa: PTH116 - of a million files
+    return Stamp(status.st_size, status.st_mtime_ns)
+
+
 def names(folder: str, suffix: str = "") -> list[str]:
     """Sorted names of the whole files of a folder; none where there is no folder."""
     try:
@@ -103,6 +148,7 @@ def names(folder: str, suffix: str = "") -> list[str]:
 
 
 def entries(folder: str) -> list[str]:
+    """Names of all that a folder has in it, folders too; none where there is no folder."""
     try:
         return os.listdir(folder)  # noqa: PTH208 - names alone
     except (FileNotFoundError, NotADirectoryError):
@@ -114,6 +160,20 @@ def is_partial(name: str) -> bool:
     return _PARTIAL in name
 
 
+def files_below(folder: str) -> list[str]:
+    """Paths of all files below a folder."""
+    return [str(path) for path in Path(folder).rglob("*") if path.is_file()]
+
+
+def find(pattern: str) -> list[str]:
+    """Paths that match a glob, in which `**` stands for any folders.
+
+    A path that exists as it is written matches itself, whatever brackets it has.
+    """
+    # Path.glob refuses absolute patterns
+    return [pattern] if Path(pattern).exists() else glob.glob(pattern, recursive=True)  # noqa: PTH207
+
+
 # Writing -------------------------------------------------------------------------------------------------------------
 
 
@@ -122,81 +182,20 @@ def write(path: str, *, durable: bool = False) -> Iterator[BinaryIO]:
     target = Path(path)
     partial = target.with_name(f"{target.name}{_PARTIAL}{uuid4().hex[:8]}")
     try:
-        _make_folder(target.parent)
-        with partial.open("wb") as file:
-            yield file
+        with naming_a_full_disk(str(target.parent), target.name):
+            _make_folder(target.parent)
+            with partial.open("wb") as file:
+                yield file
+                if durable:
+                    file.flush()
+                    os.fsync(file.fileno())
+            partial.replace(target)
             if durable:
-                file.flush()
-                os.fsync(file.fileno())
-        partial.replace(target)
-        if durable:
-            _sync_folder(target.parent)
-    except BaseException as error:
-        full = full_disk(error, str(target.parent), writing=target.name)  # while the disk is as it was
+                _sync(target.parent)
+    except BaseException:
         with suppress(OSError):
             partial.unlink(missing_ok=True)
-        if full is not None:
-            raise full from error
         raise
-
-
-def move(path: str, target: str) -> None:
-    _make_folder(Path(target).parent)
-    Path(path).replace(target)
-
-
-def link(path: str, target: str) -> None:
-    """Give a file one more name, over whatever has that name; a copy where the file system has no such links."""
-    _make_folder(Path(target).parent)
-    Path(target).unlink(missing_ok=True)
-    try:
-        Path(target).hardlink_to(path)
-    except OSError:
-        with Path(path).open("rb") as file, write(target) as copy:
-            shutil.copyfileobj(file, copy)
-
-
-def _make_folder(folder: Path) -> None:
-    """Make a folder that outlives a power cut, and those above it."""
-    if not folder.is_dir():
-        _make_folder(folder.parent)
-        folder.mkdir(exist_ok=True)
-        _sync_folder(folder.parent)
-
-
-def sync(files: Iterable[str], folders: Iterable[str]) -> None:
-    """Have the disk keep these files, and the names in these folders; of a store there is nothing to do.
-
-    All at once: a file system writes its journal for many together. FullDiskError where no space is left.
-    """
-    work = [(_sync_file, Path(file)) for file in files if not is_remote(file)]
-    work += [(_sync_folder, Path(folder)) for folder in folders if not is_remote(folder)]
-    if work:
-        from concurrent.futures import ThreadPoolExecutor  # a hundredth of a second, which few commands wait for
-
-        with ThreadPoolExecutor(_SYNCS_AT_ONCE) as pool:
-            done = [pool.submit(how, path) for how, path in work]
-        for each in done:
-            each.result()
-
-
-def _sync_file(place: Path) -> None:
-    with naming_a_full_disk(str(place.parent), place.name), place.open("rb") as file:
-        os.fsync(file.fileno())
-
-
-def _sync_folder(place: Path) -> None:
-    try:
-        file = os.open(place, os.O_RDONLY | os.O_DIRECTORY)
-    except FileNotFoundError:  # it was deleted, too
-        return
-    try:
-        os.fsync(file)
-    except OSError as error:
-        if error.errno not in (errno.EINVAL, errno.ENOTSUP):  # a file system without this keeps names at once, or never
-            raise
-    finally:
-        os.close(file)
 
 
 class GrowingFile:
@@ -228,7 +227,31 @@ def growing(path: str, *, keep: int | None = None) -> Iterator[GrowingFile]:
         os.close(file)
 
 
+def move(path: str, target: str) -> None:
+    """Give a whole file another name, in the place of what has that name; in a store it is copied there, then deleted.
+
+    Both are in one run. Whoever is killed leaves the file under its old name, its new one, or, in a store, both.
+    """
+    _make_folder(Path(target).parent)
+    Path(path).replace(target)
+
+
+def link(path: str, target: str) -> None:
+    """Give a whole file one more name, in the place of what has that name; copied where it has to be, as in a store.
+
+    Neither name may be written through afterwards: files are replaced, never changed.
+    """
+    _make_folder(Path(target).parent)
+    Path(target).unlink(missing_ok=True)
+    try:
+        Path(target).hardlink_to(path)
+    except OSError:
+        with Path(path).open("rb") as file, write(target) as copy:
+            shutil.copyfileobj(file, copy)
+
+
 def delete_file(path: str) -> None:
+    """Delete a file; nothing where there is none."""
     Path(path).unlink(missing_ok=True)
 
 
@@ -240,26 +263,46 @@ def delete(path: str) -> None:
 
 
 def sweep(folder: str) -> None:
+    """Delete what interrupted writes left under a folder; nobody else may be writing there."""
     for partial in Path(folder).rglob(f"*{_PARTIAL}*"):
         partial.unlink(missing_ok=True)
 
 
-@contextmanager
-def temporary(folder: str) -> Iterator[None]:
-    import tempfile  # a hundredth of a second, which other commands need not wait for
+def _make_folder(folder: Path) -> None:
+    """Make a folder that outlives a power cut, and those above it."""
+    if not folder.is_dir():
+        _make_folder(folder.parent)
+        folder.mkdir(exist_ok=True)
+        _sync(folder.parent)
 
-    delete(folder)
-    Path(folder).mkdir(parents=True)
-    before = tempfile.tempdir, os.environ.get("TMPDIR")
-    tempfile.tempdir = os.environ["TMPDIR"] = str(Path(folder).absolute())
+
+def sync(places: Iterable[str]) -> None:
+    """Have the disk keep these files, and the names in these folders; of a store there is nothing to do.
+
+    All at once: a file system writes its journal for many together. FullDiskError where no space is left.
+    """
+    if of_disk := [Path(place) for place in places if not is_remote(place)]:
+        from concurrent.futures import ThreadPoolExecutor  # a hundredth of a second, which few commands wait for
+
+        with ThreadPoolExecutor(_SYNCS_AT_ONCE) as pool:
+            done = [pool.submit(_sync, place) for place in of_disk]
+        for each in done:
+            each.result()
+
+
+def _sync(place: Path) -> None:
     try:
-        yield
+        file = os.open(place, os.O_RDONLY)
+    except FileNotFoundError:  # it was deleted, too
+        return
+    try:
+        with naming_a_full_disk(str(place.parent), place.name):
+            os.fsync(file)
+    except OSError as error:
+        if error.errno not in (errno.EINVAL, errno.ENOTSUP):  # a file system without this keeps names at once, or never
+            raise
     finally:
-        tempfile.tempdir = before[0]
-        os.environ.pop("TMPDIR")
-        if before[1] is not None:
-            os.environ["TMPDIR"] = before[1]
-        shutil.rmtree(folder, ignore_errors=True)
+        os.close(file)
 
 
 # Locks ---------------------------------------------------------------------------------------------------------------
@@ -267,19 +310,22 @@ def temporary(folder: str) -> Iterator[None]:
 
 @contextmanager
 def locked(folder: str, place: Path | None = None) -> Iterator[None]:
-    """Hold a run folder against other commands of this machine, without waiting; `place`: of the lock, if elsewhere."""
+    """Hold a run folder against a second command, in a store on any machine; UsageError where another one holds it.
+
+    `place`: of the lock, where it is not in the folder.
+    """
     place = place or Path(folder, "log", "lock")
     with ExitStack() as stack:
         try:
             stack.enter_context(_held(place, blocking=False))
         except BlockingIOError:
-            raise at_work(folder, f"process {holder_of(place) or 'unknown'}") from None
+            raise at_work(folder, f"process {holder(folder, place) or 'unknown'}") from None
         except OSError as error:
             if error.errno not in (errno.EACCES, errno.EPERM, errno.EROFS):
                 raise
+            why = f"{error.strerror}: {error.filename}"
             raise UsageError(
-                f"{folder}: cannot be written to ({error.strerror}: {error.filename}); make it writable, or choose "
-                "another [run] folder"
+                f"{folder}: cannot be written to ({why}); make it writable, or choose another [run] folder"
             ) from None
         yield
 
@@ -303,12 +349,9 @@ def _held(place: Path, *, blocking: bool) -> Iterator[None]:
         yield
 
 
-def holder(folder: str) -> str | None:
-    return holder_of(Path(folder, "log", "lock"))
-
-
-def holder_of(place: Path) -> str | None:
-    """The process that holds a lock file; None where none does."""
+def holder(folder: str, place: Path | None = None) -> str | None:
+    """The process that holds a run folder, and its machine where that is another; None where none does."""
+    place = place or Path(folder, "log", "lock")
     with suppress(OSError), place.open(encoding="ascii") as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
@@ -318,6 +361,14 @@ def holder_of(place: Path) -> str | None:
 
 
 # What this machine keeps of runs in stores: copies to map into memory, temporary files, locks ------------------------
+
+
+def local_folder(folder: str) -> str:
+    """Where this machine keeps what a run maps into memory or appends to: in the run itself, if it is local.
+
+    For a run in a store another folder stands for it, which may be deleted while no command is at work.
+    """
+    return folder
 
 
 def cache_folder() -> Path:

@@ -11,7 +11,7 @@ import shutil
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import Future, wait
 from contextlib import contextmanager, suppress
 from pathlib import Path, PurePosixPath
@@ -61,13 +61,18 @@ class OpenObject:
             return self.file.read_at(length, offset) if length > 0 else b""
 
 
+def get(path: str) -> bytes:
+    """A whole object."""
+    file = OpenObject(path)
+    return file.read_at(0, file.size)
+
+
 def in_arrow(path: str) -> tuple[pafs.FileSystem, str]:
     place = Place.parse(path)
     return client(place), place.name
 
 
 def kind(path: str) -> _Kind:
-    """What is at a path: an object, or a prefix of others."""
     place = Place.parse(path)
     listed_at, known = _LISTED.get(absolute(path), (0.0, None))
     if known and time.monotonic() - listed_at < _KNOWN_FOR_S:
@@ -83,7 +88,7 @@ def _kind_of(info: pafs.FileInfo) -> _Kind:
 
 
 def exists(path: str) -> bool:
-    """Whether there is an object: one request, where `kind` may take two."""
+    """One request, where `kind` may take two."""
     try:
         OpenObject(path)
     except FileNotFoundError:
@@ -114,10 +119,9 @@ def names(folder: str, suffix: str = "") -> list[str]:
 
 
 def entries(folder: str) -> list[str]:
-    """Names of objects and folders, from a list of all below: Arrow's list of one GCS folder leaves folders out."""
+    """From a list of all below: Arrow's list of one GCS folder leaves folders out."""
     inside = f"{Place.parse(folder).name}/"
-    infos = listed(folder, is_recursive=True)
-    return sorted({info.path.removeprefix(inside).partition("/")[0] for info in infos})
+    return sorted({i.path.removeprefix(inside).partition("/")[0] for i in listed(folder, is_recursive=True)})
 
 
 def files_below(folder: str) -> list[str]:
@@ -149,14 +153,13 @@ def find(pattern: str) -> list[str]:
         below = name.split("/")[plain:]
         is_hidden = any(part.startswith(".") for part in below)
         if below and re.match(pattern, "/".join(below)) and (has_hidden or not is_hidden):
-            path = f"{scheme}://{name}"
-            _LISTED[path] = time.monotonic(), kind_of_name
-            hits.append(path)
+            hits.append(f"{scheme}://{name}")
+            _LISTED[hits[-1]] = time.monotonic(), kind_of_name
     return sorted(hits)
 
 
 def check(path: str) -> None:
-    """Ask for an object that cannot exist, to see whether the store answers and lets us in."""
+    """See whether the store answers and lets us in."""
     place = Place.parse(path)
     if re.search(r"[*?[]", place.bucket):
         raise UsageError(f"{path}: the name of a bucket is no glob; give it in full")
@@ -282,7 +285,6 @@ class GrowingObject(local.GrowingFile):
 
 @contextmanager
 def growing(path: str, *, keep: int | None = None) -> Iterator[GrowingObject]:
-    """A file to append to; see `GrowingObject`."""
     with tempfile.TemporaryFile() as file:
         with suppress(FileNotFoundError):
             file.write(get(path))
@@ -296,12 +298,6 @@ def growing(path: str, *, keep: int | None = None) -> Iterator[GrowingObject]:
             yield grown
         finally:
             grown.finish()
-
-
-def get(path: str) -> bytes:
-    """A whole object."""
-    file = OpenObject(path)
-    return file.read_at(0, file.size)
 
 
 def move(path: str, target: str) -> None:
@@ -327,12 +323,11 @@ def link(path: str, target: str) -> None:
 def move_folder(path: str, target: str) -> None:
     source, copy = absolute(path), absolute(target)
     names = [file.removeprefix(f"{source}/") for file in files_below(path)]
-    _all(lambda name: link(f"{source}/{name}", f"{copy}/{name}"), names)
-    _all(delete_file, sorted({*files_below(target)} - {f"{copy}/{name}" for name in names}))
+    list(each(lambda name: link(f"{source}/{name}", f"{copy}/{name}"), names))
+    list(each(delete_file, sorted({*files_below(target)} - {f"{copy}/{name}" for name in names})))
 
 
 def delete_file(path: str) -> None:
-    """Delete an object; nothing where there is none."""
     place = Place.parse(path)
     with asking(path), suppress(FileNotFoundError):
         client(place).delete_file(place.name)
@@ -347,18 +342,13 @@ def delete(path: str) -> None:
             client(place).delete_file(place.name)
         # GCS has no request for a folder, and Arrow's wants an object that stands for it
         elif info.type == pafs.FileType.Directory and place.scheme == "gs":
-            _all(delete_file, [*files_below(path), f"{absolute(path)}/"])
+            list(each(delete_file, [*files_below(path), f"{absolute(path)}/"]))
         # S3 deletes a thousand objects a request. Some stores are file systems, where a folder that is not empty stays
         elif info.type == pafs.FileType.Directory:
             folders = [each.path for each in listed(path, is_recursive=True) if not each.is_file]
             for folder in sorted([place.name, *folders], key=lambda folder: folder.count("/"), reverse=True):
                 with suppress(FileNotFoundError):
                     client(place).delete_dir(folder)
-
-
-def _all(work: Callable[[str], None], paths: Iterable[str]) -> None:
-    for _ in each(work, paths):
-        pass
 
 
 def sweep(_: str) -> None:

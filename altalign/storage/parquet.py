@@ -19,17 +19,6 @@ _DICTIONARY: Any = ["source", "stage", "reason", "failed.list.element", "format"
 # Hex digits of hashes, in which nothing repeats: without lengths between them zstd is faster and the file smaller.
 _HEX = ("key", "image_id")
 
-# What Arrow raises on bytes that are no Parquet. ArrowMemoryError is not among them: then the machine is to blame.
-_ERRORS = (
-    OSError,
-    pa.ArrowInvalid,
-    pa.ArrowNotImplementedError,
-    pa.ArrowTypeError,
-    pa.ArrowKeyError,
-    pa.ArrowIndexError,
-    UnicodeDecodeError,
-)
-
 ZSTD_LEVEL = 1
 ROWS_PER_BATCH = 65_536
 ROW_GROUP_BYTES = 64 << 20  # a row group is written once its rows have so many
@@ -61,25 +50,22 @@ class Writer:
 
     def finish(self) -> None:
         """Write the rows that wait."""
-        waiting = pa.concat_tables(self._waiting) if len(self._waiting) > 1 else next(iter(self._waiting), None)
         self.bytes += self._bytes
         self.row_bytes = max(self.row_bytes, self._bytes // max(1, self._rows))
+        if self._rows:
+            self.write_row_group(pa.concat_tables(self._waiting).combine_chunks())
         self._waiting, self._rows, self._bytes = [], 0, 0
-        if waiting is not None and len(waiting):
-            self.write_row_group(waiting.combine_chunks())
 
 
 @contextmanager
 def writing(path: str, schema: pa.Schema, *, rows_per_row_group: int = 65_536) -> Iterator[Writer]:
     """A Parquet file that appears at `path`, whole, once the block has ended without an error."""
     hex_columns = [name for name in _HEX if name in schema.names and schema.field(name).type == pa.string()]
-    options: dict[str, Any] = {
-        **{"compression": "zstd", "compression_level": ZSTD_LEVEL, "use_dictionary": _DICTIONARY},
-        **{"write_statistics": False, "store_schema": False},
-        # a column at once: Arrow's pages of 20,000 rows cost a twelfth of the CPU seconds of writing
-        **{"write_batch_size": rows_per_row_group, "max_rows_per_page": rows_per_row_group},
-        "column_encoding": dict.fromkeys(hex_columns, "DELTA_LENGTH_BYTE_ARRAY"),
-    }
+    options: dict[str, Any] = {"compression": "zstd", "compression_level": ZSTD_LEVEL, "use_dictionary": _DICTIONARY}
+    options |= {"write_statistics": False, "store_schema": False}
+    # a column at once: Arrow's pages of 20,000 rows cost a twelfth of the CPU seconds of writing
+    options |= {"write_batch_size": rows_per_row_group, "max_rows_per_page": rows_per_row_group}
+    options["column_encoding"] = dict.fromkeys(hex_columns, "DELTA_LENGTH_BYTE_ARRAY")
     with storage.write(path) as file, pq.ParquetWriter(file, schema, **options) as parquet:
         writer = Writer(parquet, schema, rows_per_row_group)
         yield writer
@@ -121,13 +107,11 @@ def reading(path: str) -> Iterator[pq.ParquetFile]:
                 of_footer = parquet.metadata.num_rows
                 raise pa.ArrowInvalid(f"{sum(rows)} rows in its row groups, where its footer says {of_footer}")
             yield parquet
-    except _ERRORS as error:
-        if storage.is_full_disk(error):
+    except (OSError, pa.ArrowException, UnicodeDecodeError) as error:
+        if storage.is_full_disk(error) or isinstance(error, MemoryError):  # of Arrow too: then the machine is to blame
             raise
-        reason = first_line(error)
-        raise UnreadableError(
-            f"{path}: cannot be read as Parquet ({reason}); repair or remove the file, or set skip_unreadable = true"
-        ) from error
+        repair = "repair or remove the file, or set skip_unreadable = true"
+        raise UnreadableError(f"{path}: cannot be read as Parquet ({first_line(error)}); {repair}") from error
 
 
 def row_groups(path: str) -> list[int]:
@@ -152,14 +136,24 @@ def read_row_groups(
     with reading(path) as file:
         for number in range(first, last + 1):
             batches = file.iter_batches(rows_at_once, row_groups=[number], columns=names, use_threads=False)
-            yield from exactly(map(_decoded, batches), file.metadata.row_group(number).num_rows)
+            yield from exactly(
+                (plain(batch, is_decoded=True) for batch in batches), file.metadata.row_group(number).num_rows
+            )
 
 
-def plain(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """The batch without Arrow's views of strings, bytes and lists, which many of its functions do not take."""
+def plain(batch: pa.RecordBatch, *, is_decoded: bool = False) -> pa.RecordBatch:
+    """The batch without Arrow's views of strings, bytes and lists, which many of its functions do not take.
+
+    `is_decoded`: without dictionaries too; where a damaged file has indices outside its dictionary, that fails.
+    """
     for number, field in enumerate(batch.schema):
+        column: Any = batch.column(number)
         if _has_views(field.type):
-            batch = batch.set_column(number, field.name, _plain(batch.column(number)))
+            column = _plain(column)
+        if is_decoded and pa.types.is_dictionary(column.type):
+            column = column.dictionary_decode()
+        if column.type != field.type:
+            batch = batch.set_column(number, field.name, column)
     return batch
 
 
@@ -195,15 +189,6 @@ def is_list(kind: pa.DataType) -> bool:
     types = pa.types
     views = types.is_list_view(kind) or types.is_large_list_view(kind)
     return views or types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind)
-
-
-def _decoded(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """The batch without dictionary types: where a damaged file has indices outside its dictionary, decoding fails."""
-    batch = plain(batch)
-    for number, field in enumerate(batch.schema):
-        if pa.types.is_dictionary(field.type):
-            batch = batch.set_column(number, field.name, cast(Any, batch.column(number)).dictionary_decode())
-    return batch
 
 
 def exactly(batches: Iterable[pa.RecordBatch], rows: int) -> Iterator[pa.RecordBatch]:

@@ -25,11 +25,11 @@ class Stamp:
 
 
 class Place(NamedTuple):
-    """Where an object is, or a folder of them."""
+    """Where an object is, or a folder of them; an empty key: the bucket itself."""
 
     scheme: str
     bucket: str
-    key: str  # empty: the bucket itself
+    key: str
 
     @classmethod
     def parse(cls, path: str) -> "Place":
@@ -46,7 +46,7 @@ class Place(NamedTuple):
     @property
     def name(self) -> str:
         """The name that clients use: bucket and key."""
-        return f"{self.bucket}/{self.key}" if self.key else self.bucket
+        return f"{self.bucket}/{self.key}".rstrip("/")
 
 
 def is_remote(path: str) -> bool:

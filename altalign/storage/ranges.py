@@ -1,7 +1,4 @@
-"""Reads many ranges of bytes from many files.
-
-A few files are kept open, and the disk is asked for the next ranges while earlier ones are decoded.
-"""
+"""Many ranges of bytes of many files: a few are kept open, and the next ranges are asked for ahead."""
 
 from collections import OrderedDict
 from collections.abc import Iterator, Sequence
@@ -62,8 +59,8 @@ class Ranges:
             for coming in self._ranges[asked_for : place + AHEAD + 1]:
                 if coming is not None:
                     with suppress(OSError):  # raised when the range is read
-                        length = coming.length or _UNKNOWN_BYTES
-                        storage.ask_for(coming.path, self.opened(coming.path), coming.offset, length)
+                        file = self.opened(coming.path)
+                        storage.ask_for(coming.path, file, coming.offset, coming.length or _UNKNOWN_BYTES)
             asked_for = place + AHEAD + 1
             yield current
 
@@ -79,8 +76,7 @@ class Ranges:
                 raise changed(path)
         except OSError as error:
             raise UnreadableError(f"{path}: cannot be read ({error.strerror or error}); {_REPAIR}") from error
-        if len(data) != length:
-            missing = length - len(data)
+        if missing := length - len(data):
             raise UnreadableError(f"{path}: ends {missing:,} bytes before the image at byte {offset:,} does; {_REPAIR}")
         return data
 

@@ -9,7 +9,7 @@ import threading
 from collections import OrderedDict
 from collections.abc import Iterable, Iterator
 from concurrent.futures import Future
-from typing import TYPE_CHECKING, Any, BinaryIO, Union, cast
+from typing import Any, BinaryIO, cast
 
 from altalign.errors import StoreError
 from altalign.machine import interrupts
@@ -17,10 +17,6 @@ from altalign.machine.threads import in_order
 from altalign.storage import clients, objects
 from altalign.storage.paths import is_of_web
 
-if TYPE_CHECKING:
-    from altalign.storage.web import WebFile
-
-Source = Union[objects.OpenObject, "WebFile"]
 _BLOCK_BYTES = 1 << 20
 _BLOCKS_AHEAD = 3  # asked for where reading goes on
 _PARTS_KEPT = 48  # columns of a table are read side by side
@@ -31,8 +27,8 @@ _AHEAD = 16  # requests for ranges under way, fewer where they are large
 _AHEAD_BYTES = 64 << 20
 
 
-def source(path: str) -> Source:
-    """What a path is read from; FileNotFoundError with the path, StoreError for anything else that goes wrong."""
+def source(path: str) -> Any:
+    """What a path is read from, an `OpenObject` or a `WebFile`; FileNotFoundError with the path, else StoreError."""
     if is_of_web(path):
         from altalign.storage.web import WebFile  # its client takes half a second to import
 
@@ -48,7 +44,7 @@ def open_again(_: str, file: BinaryIO) -> BinaryIO:
     return cast(BinaryIO, io.BufferedReader(_File(cast(Any, file).raw.parts), _BUFFER_BYTES))
 
 
-def ask_for(file: BinaryIO, offset: int, length: int) -> None:
+def ask_for(_: str, file: BinaryIO, offset: int, length: int) -> None:
     cast(Any, file).raw.parts.ask_for(offset, length)
 
 
@@ -82,7 +78,7 @@ def read_ranges(path: str, ranges: Iterable[tuple[int, int]]) -> Iterator[bytes]
 class _Parts:
     """What is in memory of a file: blocks, and ranges that were asked for; several handles and threads may share it."""
 
-    def __init__(self, file: Source):
+    def __init__(self, file: Any):
         self.file = file
         self._lock = threading.Lock()
         self._parts = OrderedDict[int, tuple[int, Future[bytes]]]()  # by begin: end, and bytes; used last: at the end
@@ -92,17 +88,17 @@ class _Parts:
         if offset >= self.file.size:
             return memoryview(b"")
         with self._lock:
-            parts, block = self._parts, offset // _BLOCK_BYTES * _BLOCK_BYTES
+            block = offset // _BLOCK_BYTES * _BLOCK_BYTES
             begin = self._part_with(offset)
             if begin is None:
                 begin = block
                 self._begin(block, _BLOCK_BYTES)
-            parts.move_to_end(begin)  # before others come, for which the oldest go
-            if begin == block and block - _BLOCK_BYTES in parts:
+            self._parts.move_to_end(begin)  # before others come, for which the oldest go
+            if begin == block and block - _BLOCK_BYTES in self._parts:
                 for coming in range(block + _BLOCK_BYTES, block + (1 + _BLOCKS_AHEAD) * _BLOCK_BYTES, _BLOCK_BYTES):
-                    if coming not in parts and coming < self.file.size:
+                    if coming not in self._parts and coming < self.file.size:
                         self._begin(coming, _BLOCK_BYTES)
-            part = parts[begin][1]
+            part = self._parts[begin][1]
         interrupts.check()
         data = part.result()
         if len(data) <= offset - begin:
@@ -138,10 +134,7 @@ class _File(io.RawIOBase):
     def seekable(self) -> bool:
         return True
 
-    def tell(self) -> int:
-        return self._at
-
-    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:  # `tell` calls it
         self._at = offset + (0, self._at, self.parts.file.size)[whence]
         return self._at
 

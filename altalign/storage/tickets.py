@@ -16,7 +16,6 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from pathlib import Path
 from typing import Any, NamedTuple
 from uuid import uuid4
 
@@ -29,7 +28,7 @@ _TICKET = "lock-"
 
 class _Ticket(NamedTuple):
     path: str
-    time_ns: int  # of the store, when it was written last
+    written_s: float  # the store's time, when it was written last
     owner: dict[str, Any]
 
     @property
@@ -56,7 +55,7 @@ def locked(folder: str) -> Iterator[None]:
                     objects.HELD[folder] = time.monotonic()
 
     thread = threading.Thread(target=refresh, daemon=True)
-    with local.locked(folder, _lock(folder)):
+    with local.locked(folder, local.standing_for(folder, "locks")):
         try:
             objects.upload(path, data)
         except StoreError as error:
@@ -65,7 +64,7 @@ def locked(folder: str) -> Iterator[None]:
             tickets = {ticket.path: ticket for ticket in _tickets(folder)}
             own = tickets.pop(path, None)
             for other in tickets.values():
-                age_s = (own.time_ns - other.time_ns) / 1e9 if own else 0.0
+                age_s = own.written_s - other.written_s if own else 0.0
                 if not other.is_of_this_machine and age_s <= objects.LEASE_S:
                     raise local.at_work(folder, f"process {other}, seen {max(0.0, age_s):.0f} s ago")
                 objects.delete_file(other.path)  # its command has ended
@@ -82,25 +81,18 @@ def locked(folder: str) -> Iterator[None]:
                 objects.delete_file(path)
 
 
-def _tickets(folder: str) -> list[_Ticket]:
-    tickets = []
+def _tickets(folder: str) -> Iterator[_Ticket]:
     for info in objects.listed(f"{folder}/log", is_recursive=False):
         if info.is_file and info.base_name.startswith(_TICKET):
             path = f"{folder}/log/{info.base_name}"
             with suppress(FileNotFoundError, ValueError):  # its owner has ended meanwhile
-                tickets.append(_Ticket(path, info.mtime_ns or 0, json.loads(objects.get(path))))
-    return tickets
+                owner = json.loads(objects.get(path))
+                yield _Ticket(path, (info.mtime_ns or 0) / 1e9, owner)
 
 
 def holder(folder: str) -> str | None:
     folder = folder.rstrip("/")
-    if (process := local.holder_of(_lock(folder))) is not None:
+    if (process := local.holder(folder, local.standing_for(folder, "locks"))) is not None:
         return process
-    for ticket in _tickets(folder):
-        if not ticket.is_of_this_machine and time.time() - ticket.time_ns / 1e9 < objects.LEASE_S:
-            return str(ticket)
-    return None
-
-
-def _lock(folder: str) -> Path:
-    return local.standing_for(folder, "locks")
+    fresh = (each for each in _tickets(folder) if time.time() - each.written_s < objects.LEASE_S)
+    return next((str(ticket) for ticket in fresh if not ticket.is_of_this_machine), None)

@@ -10,7 +10,6 @@ import time
 from collections.abc import Callable
 from functools import cache
 from http.client import responses
-from itertools import count
 from pathlib import Path
 from typing import Any, BinaryIO, Literal, TypeVar
 
@@ -53,7 +52,7 @@ def _made(is_hub: bool, _process: int, endpoint: str | None) -> object:  # noqa:
     )
 
 
-def _asked(path: str, request: Callable[[], _T]) -> _T:
+def _asked(path: str, request: Callable[[], _T], attempt: int = 1) -> _T:
     """The result of a request; temporary failures are retried.
 
     Raises:
@@ -65,30 +64,27 @@ def _asked(path: str, request: Callable[[], _T]) -> _T:
         from httpx2 import HTTPError
 
         errors = OSError, HTTPError
-    for attempt in count(1):
-        try:
-            return request()
-        except errors as error:
-            if local.is_full_disk(error):
-                raise
-            # fsspec raises FileNotFoundError whatever happened; that is its cause
-            reason = error.__cause__ if isinstance(error, FileNotFoundError) and error.__cause__ else error
-            status = getattr(reason, "status", None) or getattr(getattr(reason, "response", None), "status_code", None)
-            is_final = isinstance(reason, FileNotFoundError | aiohttp.InvalidURL | aiohttp.ClientSSLError)
-            is_temporary = not is_final and (status or _TEMPORARY[0]) in _TEMPORARY
-            if attempt == ATTEMPTS or not is_temporary:
-                raise _trouble(reason, path, status, is_temporary=is_temporary) from error
-        time.sleep(_FIRST_WAIT_S * 2 ** (attempt - 1))
-    raise AssertionError
+    try:
+        return request()
+    except errors as error:
+        if local.is_full_disk(error):
+            raise
+        # fsspec raises FileNotFoundError whatever happened; that is its cause
+        reason = error.__cause__ if isinstance(error, FileNotFoundError) and error.__cause__ else error
+        status = getattr(reason, "status", None) or getattr(getattr(reason, "response", None), "status_code", None)
+        is_final = isinstance(reason, FileNotFoundError | aiohttp.InvalidURL | aiohttp.ClientSSLError)
+        is_temporary = not is_final and (status or _TEMPORARY[0]) in _TEMPORARY
+        if attempt == ATTEMPTS or not is_temporary:
+            raise _trouble(reason, path, status, is_temporary=is_temporary) from error
+    time.sleep(_FIRST_WAIT_S * 2 ** (attempt - 1))
+    return _asked(path, request, attempt + 1)
 
 
 def _trouble(error: BaseException, path: str, status: int | None, *, is_temporary: bool) -> Exception:
     """The message for an error: what, where, what to do."""
     if isinstance(error, FileNotFoundError) or status in (404, 410):
         return FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path)
-    reason = first_line(error).replace(" ssl:default", "")
-    if status:
-        reason = f"{status} {responses.get(status, '')}".strip()
+    reason = f"{status} {responses.get(status, '')}".strip() if status else first_line(error)
     what, repair = "the server refuses", "look at the address"
     if status in (401, 403) and path.startswith(_HUB):
         what = "no such repository, or a private one"
@@ -98,7 +94,7 @@ def _trouble(error: BaseException, path: str, status: int | None, *, is_temporar
     elif is_temporary:
         what = "the server does not answer"
         repair = "look at the network and the address, and run the same command again"
-    return StoreError(f"{path}: {what} ({reason}); {repair}")
+    return StoreError(f"{path}: {what} ({reason.replace(' ssl:default', '')}); {repair}")
 
 
 def _info(path: str) -> dict[str, Any]:

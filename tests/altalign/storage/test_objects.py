@@ -409,22 +409,17 @@ def test_the_lock_of_this_machine_is_free_after_the_block(s3: Server) -> None:
 
 
 WRONG_CREDENTIALS = (
-    "access denied at ENDPOINT (…); look whether the credentials are right, and may list, read, write and delete there"
+    "access denied at ENDPOINT (…); set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or AWS_PROFILE, of one who may "
+    "list, read, write and delete there"
 )
 TROUBLE: dict[str, tuple[dict[str, str | None], str]] = {
     "no bucket": ({}, "there is no bucket absent at ENDPOINT; make it, or give another"),
     "a wrong secret": ({"AWS_SECRET_ACCESS_KEY": "wrong"}, WRONG_CREDENTIALS),
     "a wrong key": ({"AWS_ACCESS_KEY_ID": "wrong"}, WRONG_CREDENTIALS),
-    "no credentials": (
-        {"AWS_ACCESS_KEY_ID": None, "AWS_SECRET_ACCESS_KEY": None},
-        (
-            "access denied at ENDPOINT (…); no credentials are in the environment; set AWS_ACCESS_KEY_ID and "
-            "AWS_SECRET_ACCESS_KEY, or AWS_PROFILE"
-        ),
-    ),
+    "no credentials": ({"AWS_ACCESS_KEY_ID": None, "AWS_SECRET_ACCESS_KEY": None}, WRONG_CREDENTIALS),
     "another region": (
         {"AWS_REGION": "eu-west-1"},
-        "the store at ENDPOINT refuses the region, AWS_REGION is eu-west-1 (…); set it to that of s3://BUCKET",
+        "the store at ENDPOINT refuses the region (…); set AWS_REGION to that of s3://BUCKET",
     ),
     "an endpoint that does not answer": (
         {"AWS_ENDPOINT_URL": "http://127.0.0.1:1"},

@@ -244,9 +244,7 @@ GLOBS = {
     "*/x.csv": ["d/x.csv"],
     "none/*": [],
     "d/.*": ["d/.h", "d/.hidden.csv"],
-    "d/**": [
-        *["d/[1].csv", "d/e", "d/e/f", "d/e/f/w.csv", "d/e/x.csv", "d/x.csv", "d/x.txt", "d/y.csv", "d/zz.csv"],
-    ],
+    "d/**": [*["d/[1].csv", "d/e", "d/e/f", "d/e/f/w.csv", "d/e/x.csv", "d/x.csv", "d/x.txt", "d/y.csv", "d/zz.csv"]],
 }
 
 
