@@ -104,7 +104,7 @@ def pack_classes(folder: str, config: TrainConfig, say: _Say) -> str:
     if not _is_packed(folder, source):
         say(f"packing the images of {chosen.train}")
         classes = Classes.named(chosen.classes) if chosen.classes else None
-        columns = {"image_column": column, "label_column": chosen.label_column}
+        columns: dict[str, Any] = {"image_column": column, "label_column": chosen.label_column}
         labelled = labelled_set(chosen.train, split="train", classes=classes, needs_names=False, **columns)
         of_set, left_out = labelled.images, Counter({why: len(names) for why, names in labelled.left_out.items()})
         rows = zip(of_set.read(range(len(of_set))), labelled.labels.tolist(), of_set.names, strict=True)

@@ -57,9 +57,9 @@ class TrainingData:
 
     def state(self, step: int) -> dict[str, Any]:
         """What a checkpoint after `step` steps keeps of the data: digests, and the pairs that wait."""
-        distinct = isinstance(self.sampler, DistinctImages)
-        waiting = {"waiting": self.sampler.state(step)._asdict()} if distinct else {}
-        return {"samples_seen": step * self.sampler.size, **self.lineage, **waiting}
+        sampler = self.sampler
+        waiting = {"waiting": sampler.state(step)._asdict()} if isinstance(sampler, DistinctImages) else {}
+        return {"samples_seen": step * sampler.size, **self.lineage, **waiting}
 
     def resume(self, step: int, state: Mapping[str, Any]) -> None:
         """Continue from the state of a checkpoint; of other pairs, none waits."""
