@@ -113,7 +113,7 @@ def evaluate(config: TrainConfig, *, step: int | None = None) -> int:
 
 def _of_captions(config: TrainConfig, place: Path, ranks: Ranks) -> Evaluation:
     holds_out = any(chosen.held_out for chosen in config.evaluation.retrieval)  # else the shards need not be here
-    runs = Runs.open(ranks.first_then_others(lambda: runs_of(config))) if holds_out else None
+    runs = Runs(ranks.first_then_others(lambda: runs_of(config))) if holds_out else None
     # before an index is made of others
     lineage = {"manifests": runs.manifests} if runs else {}
     training_folder.check_checkpoint(config, place, checkpoints.state_of(place), lineage)

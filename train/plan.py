@@ -30,7 +30,7 @@ def describe(config: TrainConfig) -> int:
     metrics.check_wandb(config)
     on_device.check_installed(config.data)
     training_folder.check_folder(config)
-    runs = Runs.of_settings(config.data.runs, config.data)
+    runs = Runs(config.data.runs, config.data)
     pairs = sum(shard.rows for shard in runs.shards)
     words = tokenizer.given(config.tokenizer, config.text_tower.weights)
     vocabulary = words.vocabulary if words else config.tokenizer.vocabulary_size

@@ -50,12 +50,13 @@ def test_scores_selections_and_trainings_of_a_run_in_a_store_are_those_of_one_on
 
 def check_training(in_store: str, on_disk: str, folder: Path) -> None:
     """A training by a condition has the same pairs, with the same weights."""
-    from altalign.train.data.runs import Runs, Selection
+    from altalign.train.data.runs import Runs
     from altalign.train.data.samples import Samples
+    from altalign.train.settings.training import DataSettings
 
-    selection, found = Selection(where="similarity >= -0.1", weight_by="text_characters"), []
+    selection, found = DataSettings(where="similarity >= -0.1", weight_by="text_characters"), []
     for name, run in (("store", in_store), ("disk", on_disk)):
-        Samples.open(str(folder / name), Runs.open([run], selection=selection), held_out=0.2)
+        Samples.open(str(folder / name), Runs([run], selection), held_out=0.2)
         names = sorted(path.name for path in (folder / name).glob("*.bin"))
         found.append([(each, (folder / name / each).read_bytes()) for each in names])
     assert found[0] == found[1]

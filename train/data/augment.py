@@ -49,8 +49,7 @@ def training_pixels(data: bytes, settings: DataSettings, *, seed: int, epoch: in
 
     With scaled decoding a large JPEG is scaled in the DCT, so far that the crop still has as many pixels as it gets.
     """
-    resize_px, crop_px = settings.resize_px, settings.crop_px
-    area = settings.crop_area_at_least
+    resize_px, crop_px, area = settings.resize_px, settings.crop_px, settings.crop_area_at_least
     left, top, is_flipped = chosen(resize_px - crop_px + 1, seed=seed, epoch=epoch, key=key)
     with of_torchvision(seed, epoch, key) if area or settings.auto_augment else nullcontext() as transforms:
         if transforms and area:
@@ -58,8 +57,7 @@ def training_pixels(data: bytes, settings: DataSettings, *, seed: int, epoch: in
         else:
             image = decode(data, short_side_px=resize_px if settings.decoding == "scaled" else pixels.FULL_SIZE_PX)
             cropped = resize(image, resize_px)[:, top : top + crop_px, left : left + crop_px]
-        if settings.flip and is_flipped:
-            cropped = cropped.flip(2)
+        cropped = cropped.flip(2) if settings.flip and is_flipped else cropped
         return transforms.AutoAugment()(cropped) if transforms and settings.auto_augment else cropped
 
 
@@ -95,11 +93,9 @@ def drawn_part(transforms: Any, settings: DataSettings, height: int, width: int)
 
 def opened_jpeg(data: bytes) -> tuple[ImageFile.ImageFile, int, int] | None:
     """A JPEG that is not decoded yet, its width and height as stored; None of others, and without a sound header."""
-    if not data.startswith(_JPEG):
-        return None
     with image_headers.STRICT_PILLOW:
         try:
-            return image_headers.opened("jpeg", data)
+            return image_headers.opened("jpeg", data) if data.startswith(_JPEG) else None
         except DECODER_ERRORS:
             return None  # `decode` says why
 
@@ -132,12 +128,10 @@ def central(image: Pixels, *, resize_px: int, crop_px: int, keep_aspect_ratio: b
 
 def resize(image: Pixels, height_px: int, width_px: int = 0) -> torch.Tensor:
     """RGB pixels of a size, or a square: uint8 (3, height, width), within a level of Pillow's bilinear, antialiased."""
-    if not image.flags.writeable:  # Pillow's, which torch would warn of
-        image = image.copy()
+    image = image if image.flags.writeable else image.copy()  # torch would warn of Pillow's
     batch = torch.from_numpy(image).permute(2, 0, 1)[None]  # memory stays as it is: channels last
-    return torch.nn.functional.interpolate(
-        batch, size=(height_px, width_px or height_px), mode="bilinear", antialias=True
-    )[0]
+    sides = (height_px, width_px or height_px)
+    return torch.nn.functional.interpolate(batch, size=sides, mode="bilinear", antialias=True)[0]
 
 
 def chosen(places: int, *, seed: int, epoch: int, key: str) -> tuple[int, int, bool]:

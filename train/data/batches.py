@@ -12,25 +12,16 @@ TOKENS_MULTIPLE = 8  # batches are padded to a multiple of this: matrix units li
 
 @dataclass(frozen=True)
 class Batch:
-    """Pairs, as towers take them.
+    """Pairs, as towers take them."""
 
-    Attributes:
-        keys: of the samples, 32 hex digits.
-        sources: names.
-        epochs: how often the source of each had been gone through before.
-        images: uint8 (n, 3, h, w), perhaps channels last in memory.
-        tokens: int64 (n, tokens), padded with 0, which no tower looks at; as long as the longest caption, rounded up to
-        8, at most `tokens_at_most`.
-        mask: bool (n, tokens): where there are tokens.
-        prompted: tokens and mask of what NLIP's captioner reads beside the image, where there is one.
-    """
-
-    keys: list[str]
-    sources: list[str]
-    epochs: list[int]
-    images: Tensor
+    keys: list[str]  # of the samples, 32 hex digits
+    sources: list[str]  # names
+    epochs: list[int]  # how often the source of each had been gone through before
+    images: Tensor  # uint8 (n, 3, h, w), perhaps channels last in memory
+    # int64 (n, tokens), padded with 0, which no tower looks at: as long as the longest caption, rounded up to 8
     tokens: Tensor
-    mask: Tensor
+    mask: Tensor  # bool (n, tokens): where there are tokens
+    # tokens and mask of what NLIP's captioner reads beside the image, where there is one
     prompted: tuple[Tensor, Tensor] | None = None
 
     def __len__(self) -> int:
@@ -55,8 +46,7 @@ class Batch:
 
 def widened(batch: Batch, width: int) -> Batch:
     """The same pairs, their captions padded to `width` tokens."""
-    missing = width - batch.tokens.shape[1]
-    if not missing:
+    if not (missing := width - batch.tokens.shape[1]):
         return batch
     tokens, mask = (functional.pad(tensor, (0, missing)) for tensor in (batch.tokens, batch.mask))
     return replace(batch, tokens=tokens, mask=mask)
@@ -64,10 +54,10 @@ def widened(batch: Batch, width: int) -> Batch:
 
 def padded(tokens: Sequence[Sequence[int]], tokens_at_most: int, *, width: int = 0) -> tuple[Tensor, Tensor]:
     """Tokens and mask of a `Batch`; as wide as `width`, where it is given."""
+    lengths = torch.tensor([len(one) for one in tokens])
     longest = max((len(one) for one in tokens), default=1)
     width = width or min(-(-longest // TOKENS_MULTIPLE) * TOKENS_MULTIPLE, tokens_at_most)
     filled = torch.zeros(len(tokens), width, dtype=torch.int64)
     for row, one in zip(filled, tokens, strict=True):
         row[: len(one)] = torch.as_tensor(one)
-    lengths = torch.tensor([len(one) for one in tokens])
     return filled, torch.arange(width)[None, :] < lengths[:, None]

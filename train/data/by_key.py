@@ -11,7 +11,6 @@ What looks rows up sorts the table once to uncompressed Arrow in the folder of t
 
 from collections.abc import Callable, Mapping, Sequence
 from hashlib import sha256
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -54,30 +53,22 @@ def in_order(samples: Samples) -> tuple[Keys, npt.NDArray[np.int64]]:
 
 
 class ByKey(NamedTuple):
-    """A column of a table by the keys of pairs, of 32 hex digits: a file that `opened` has written."""
+    """A column of a table by the keys of pairs, of 32 hex digits."""
 
-    path: str
+    path: str  # that `opened` has written
     column: str
     digest: str  # of the Parquet file
 
     def values(self, keys: Sequence[str]) -> list[Any]:
         """The value for each key; None where there is no row."""
-        return self._taken(numbers_of(keys)).to_pylist()
+        table, places = self.places(numbers_of(keys))
+        return table[self.column].take(places).to_pylist()
 
     def floats(self, keys: Sequence[str]) -> npt.NDArray[np.float32]:
         """The same of numbers; 0 where there is none: float32 (n,)."""
-        return np.nan_to_num(np.asarray(self._taken(numbers_of(keys)).to_numpy(), np.float32))
+        return np.nan_to_num(np.array(self.values(keys), np.float32))
 
-    def lacks(self, keys: Keys) -> int:
-        """How many keys have no row."""
-        _, places = self._places(keys)
-        return places.null_count
-
-    def _taken(self, keys: Keys) -> "pa.ChunkedArray[Any]":
-        table, places = self._places(keys)
-        return table[self.column].take(places)
-
-    def _places(self, keys: Keys) -> "tuple[pa.Table, pa.Array[Any]]":
+    def places(self, keys: Keys) -> "tuple[pa.Table, pa.Array[Any]]":
         """The table, and the row of each key; null where it has none."""
         with pa.memory_map(self.path) as file:
             table = pa.ipc.open_file(file).read_all()
@@ -109,8 +100,8 @@ def opened(path: str, place: str, column: str, setting: str, samples: Samples | 
     """
     check_there(path, setting)
     data = storage.read_bytes(path)
-    digest = sha256(data).hexdigest()
-    if storage.read_json(f"{place}.json").get("digest") != digest or not storage.exists(place):
+    by_key = ByKey(place, column, sha256(data).hexdigest())
+    if storage.read_json(f"{place}.json").get("digest") != by_key.digest or not storage.exists(place):
         try:
             table = pq.read_table(pa.BufferReader(data), columns=["key", column])
             if column == "eps":  # text that is no number is refused here, not in the middle
@@ -123,14 +114,10 @@ def opened(path: str, place: str, column: str, setting: str, samples: Samples | 
         sorted_keys = pa.py_buffer(keys[order].tobytes())
         fixed = pa.FixedSizeBinaryArray.from_buffers(pa.binary(16), len(keys), [None, sorted_keys])
         rows = table.take(pa.array(order, pa.int64())).set_column(0, "key", fixed).combine_chunks()
-        Path(place).parent.mkdir(parents=True, exist_ok=True)
-        sink = pa.BufferOutputStream()
-        with pa.ipc.new_file(sink, rows.schema) as writer:
+        with storage.write(place) as file, pa.ipc.new_file(pa.PythonFile(file), rows.schema) as writer:
             writer.write_table(rows)
-        storage.write_bytes(place, sink.getvalue().to_pybytes())
-        storage.write_json(f"{place}.json", {"digest": digest})
-    by_key = ByKey(place, column, digest)
-    if samples is not None and (missing := by_key.lacks(in_order(samples)[0])):
+        storage.write_json(f"{place}.json", {"digest": by_key.digest})
+    if samples is not None and (missing := by_key.places(in_order(samples)[0])[1].null_count):
         raise UsageError(
             f"{setting}: {path}: none of {missing:,} of the {len(samples):,} pairs; `{MAKES[setting]}` makes it of the "
             "same [data]"
@@ -153,65 +140,50 @@ def parts_of(place: str) -> str:
     return storage.join(storage.folder_of(place), PARTS)
 
 
-def write(
-    place: str,
-    schema: pa.Schema,
-    rows_of: Callable[[int, int], pa.Table],
-    rows: int,
-    *,
-    source: Mapping[str, Any],
-    size: int,
-    ranks: Ranks,
-    what: str,
-) -> bool:
-    """Write a table of so many rows, unless it is there; gives whether it was not. A collective, as `make_parts`.
+RowsOf = Callable[[int, int], pa.Table]  # from a number to the one before another
 
-    A part has `size` rows. `source` says what they are made of, as JSON holds it: a table of anything else is made
-    anew.
-    """
-    if ranks.of_first(ranks.is_first and storage.read_json(mark_of(place)) == source and storage.exists(place)):
+
+class Making(NamedTuple):
+    """A table that ranks make in parts. Its methods are collectives."""
+
+    place: str
+    source: Mapping[str, Any]  # what it is made of, as JSON holds it: a table or parts of anything else are made anew
+    ranks: Ranks
+    what: str  # for the lines that say how far it is
+
+    def write(self, schema: pa.Schema, rows_of: RowsOf, rows: int, *, size: int) -> bool:
+        """Write the table of so many rows, unless it is there; gives whether it was not. A part has `size` rows."""
+        place, ranks, mark = self.place, self.ranks, mark_of(self.place)
+        is_there = ranks.is_first and storage.read_json(mark) == self.source and storage.exists(place)
+        is_there = ranks.of_first(is_there)
+        if ranks.is_first:  # a stop may have left parts of a table that is there
+            storage.delete(parts_of(place) if is_there else mark)
+        if is_there:
+            return False
+        parts = self.parts(rows_of, [*range(0, rows, size), rows])
         if ranks.is_first:
-            storage.delete(parts_of(place))  # which a stop may have left
-        return False
-    if ranks.is_first:
-        storage.delete(mark_of(place))
-    parts = make_parts(place, rows_of, [*range(0, rows, size), rows], source=source, ranks=ranks, what=what)
-    if ranks.is_first:
-        with storage.write(place) as file, pq.ParquetWriter(file, schema) as writer:
-            for part in parts:
-                writer.write_table(pq.read_table(pa.BufferReader(storage.read_bytes(part))))
-        storage.write_json(mark_of(place), source)
-        storage.delete(parts_of(place))
-    ranks.wait()
-    return True
+            with storage.write(place) as file, pq.ParquetWriter(file, schema) as writer:
+                for part in parts:
+                    writer.write_table(pq.read_table(pa.BufferReader(storage.read_bytes(part))))
+            storage.write_json(mark, self.source)
+            storage.delete(parts_of(place))
+        ranks.wait()
+        return True
 
-
-def make_parts(
-    place: str,
-    rows_of: Callable[[int, int], pa.Table],
-    bounds: Sequence[int],
-    *,
-    source: Mapping[str, Any],
-    ranks: Ranks,
-    what: str,
-) -> list[str]:
-    """Write the parts of a table that are not there yet, and give the paths of all. A collective: ranks take parts.
-
-    `rows_of` makes the rows from a number to the one before another, both of `bounds`: what a stop costs. Parts that
-    are of another `source` are made anew.
-    """
-    folder = parts_of(place)
-    mark = storage.join(folder, "asked.json")
-    if ranks.is_first:
-        if storage.read_json(mark) != source:
-            storage.delete(folder)
-        storage.write_json(mark, source)
-    ranks.wait()
-    for part in range(ranks.rank, len(bounds) - 1, ranks.ranks):
-        path, after = storage.join(folder, f"{part:07}{_ENDING}"), bounds[part + 1]
-        if not storage.exists(path):
-            with storage.write(path) as file:
-                pq.write_table(rows_of(bounds[part], after), file)
-            terminal.stderr().print(f"{what} {after:,} of {bounds[-1]:,} pairs", soft_wrap=True)
-    ranks.wait()
-    return [storage.join(folder, name) for name in storage.names(folder, _ENDING)]
+    def parts(self, rows_of: RowsOf, bounds: Sequence[int]) -> list[str]:
+        """Write the parts that are not there yet, between two of `bounds` each, and give the paths of all."""
+        folder, ranks = parts_of(self.place), self.ranks
+        mark = storage.join(folder, "asked.json")
+        if ranks.is_first:
+            if storage.read_json(mark) != self.source:
+                storage.delete(folder)
+            storage.write_json(mark, self.source)
+        ranks.wait()
+        for part in range(ranks.rank, len(bounds) - 1, ranks.ranks):
+            path, after = storage.join(folder, f"{part:07}{_ENDING}"), bounds[part + 1]
+            if not storage.exists(path):
+                with storage.write(path) as file:
+                    pq.write_table(rows_of(bounds[part], after), file)
+                terminal.stderr().print(f"{self.what} {after:,} of {bounds[-1]:,} pairs", soft_wrap=True)
+        ranks.wait()
+        return [storage.join(folder, name) for name in storage.names(folder, _ENDING)]

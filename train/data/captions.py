@@ -122,12 +122,11 @@ class Prompts:
         """The tokens for pairs of these keys, of the pieces that stand for their captions."""
         concepts = self.concepts.values(keys) if self.concepts is not None else [None] * len(keys)
         before = tokenizer.encode_words([" ".join([PROMPT, *(words or [])]) for words in concepts])
-        first, last = (tokenizer.number(piece) for piece in (tokenizer.special.first, tokenizer.special.last))
-        framed = list[list[int]]()
-        for words, caption in zip(before, captions, strict=True):
-            pieces = [*chain.from_iterable(words), *caption][: self.settings.tokens_at_most - 2]
-            framed.append([first, *pieces, last])
-        return framed
+        most = self.settings.tokens_at_most
+        return [
+            tokenizer.framed([*chain.from_iterable(words), *caption], tokens_at_most=most)
+            for words, caption in zip(before, captions, strict=True)
+        ]
 
 
 def masked_words(

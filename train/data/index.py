@@ -1,22 +1,21 @@
 """The index of a training run: where in the shards each pair is, trained on or held out.
 
-A pair takes 48 bytes, and 8 more where it has a weight. One pass over the side-cars writes it, a shard in memory at a
-time. Files of `RUN/index`: for each source `pairs-N.bin`, in the order of the runs, their shards and rows, and perhaps
+A pair takes 48 bytes, and 8 more where it has a weight. One pass over the side-cars writes `RUN/index`, a shard in
+memory at a time: for each source `pairs-N.bin`, in the order of the runs, their shards and rows, and perhaps
 `weights-N.bin`; `held_out.bin`; and `index.json`, last of all: an index without it is none.
 
 Held out are the images whose `image_id`, a hash itself, is below `held_out` as a share of all ids; the pairs trained on
-are those of the other images with the smallest keys, which are hashes too, by their first 64 bits. So both are known
-from side-cars alone, whatever the seed, and fewer pairs are among more. A pair that is in two runs counts twice. A
-condition (`[data] where`) leaves out pairs before any are counted; those that are held out stay, so that trainings on
-other conditions are measured on the same.
+are those of the other images with the smallest keys, hashes too, by their first 64 bits: fewer pairs are among more. A
+pair that is in two runs counts twice. `[data] where` leaves out pairs before any are counted, but none that is held
+out: trainings on other conditions are measured on the same.
 """
 
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from contextlib import ExitStack, nullcontext
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import Any, BinaryIO
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -85,7 +84,7 @@ def build(folder: str, runs: Runs, *, held_out: float, pairs: int) -> dict[str, 
     `held_out` is the share of the images that is kept from training (1: all); `pairs`, how many of the others are
     trained on (0: all). Raises UsageError where there are fewer, DamagedError where side-car and manifest disagree.
     """
-    selection = runs.selection
+    has_weights, is_selected = bool(runs.data.weight_by), bool(runs.columns)
     request: dict[str, Any] = {
         "version": _VERSION,
         "manifests": list(runs.manifests.values()),
@@ -93,30 +92,32 @@ def build(folder: str, runs: Runs, *, held_out: float, pairs: int) -> dict[str, 
         "held_out": held_out,
         "pairs": pairs,
     }
-    if selection.columns:
-        request |= {"where": selection.where, "weight_by": selection.weight_by, "nulls": selection.nulls}
+    if is_selected:
+        request |= {name: getattr(runs.data, name) for name in ("where", "weight_by", "nulls")}
         request["scores"] = list(runs.scores.values())
     mark = storage.join(folder, "index.json")
     known = read_mark(mark)
-    if known.get("asked") == request and _is_whole(folder, known):
-        return known
+    if known.get("asked") == request:
+        sources = known["sources"].values()
+        counts = [(HELD_OUT, PAIR, known["held_out_pairs"])]
+        counts += [(source["file"], PAIR, source["pairs"]) for source in sources]
+        counts += [(source["weights"], _WEIGHT, source["pairs"]) for source in sources if "weights" in source]
+        if all(_count(folder, file, kind) == count for file, kind, count in counts):
+            return known
     storage.delete(folder)
-    is_chosen = bool(pairs or selection.weight_by)
-    numbers, counts = _write(folder, runs, held_out, "all" if is_chosen else "pairs")
+    is_chosen = bool(pairs or has_weights)
+    numbers, reasons = _write(folder, runs, held_out, "all" if is_chosen else "pairs")
     numbers = dict(sorted(numbers.items()))
-    last_key = _choose(folder, numbers.values(), pairs, has_weights=bool(selection.weight_by)) if is_chosen else ""
+    last_key = _choose(folder, numbers.values(), pairs, has_weights=has_weights) if is_chosen else ""
     sources = dict[str, dict[str, Any]]()
     for name, number in numbers.items():
-        sources[name] = {"file": f"pairs-{number}.bin", "pairs": _count(folder, f"pairs-{number}.bin")}
-        if selection.weight_by:
-            sources[name]["weights"] = f"weights-{number}.bin"
-    facts = {
-        "asked": request,
-        "sources": sources,
-        "held_out_pairs": _count(folder, HELD_OUT),
-        "last_key": last_key,
-        **({"chosen": {why or KEPT: count for why, count in sorted(counts.items())}} if selection.columns else {}),
-    }
+        file = f"pairs-{number}.bin"
+        of_weights = {"weights": f"weights-{number}.bin"} if has_weights else {}
+        sources[name] = {"file": file, "pairs": _count(folder, file, PAIR), **of_weights}
+    count = _count(folder, HELD_OUT, PAIR)
+    facts = {"asked": request, "sources": sources, "held_out_pairs": count, "last_key": last_key}
+    if is_selected:
+        facts["chosen"] = {why or KEPT: count for why, count in sorted(reasons.items())}
     storage.write_json(mark, facts)
     return facts
 
@@ -129,17 +130,7 @@ def read_mark(mark: str) -> dict[str, Any]:
         return {}
 
 
-def _is_whole(folder: str, facts: Mapping[str, Any]) -> bool:
-    """Whether all files have as many pairs as index.json says."""
-    files: list[tuple[str, int, np.dtype[Any]]] = [(HELD_OUT, facts["held_out_pairs"], PAIR)]
-    for source in facts["sources"].values():
-        files.append((source["file"], source["pairs"], PAIR))
-        if "weights" in source:
-            files.append((source["weights"], source["pairs"], _WEIGHT))
-    return all(_count(folder, file, kind) == number for file, number, kind in files)
-
-
-def _count(folder: str, file: str, kind: "np.dtype[Any]" = PAIR) -> int:
+def _count(folder: str, file: str, kind: "np.dtype[Any]") -> int:
     path = storage.join(folder, file)
     return storage.stamp(path).size // kind.itemsize if storage.exists(path) else -1
 
@@ -153,13 +144,6 @@ def read_pairs(path: str, kind: "np.dtype[np.void]" = PAIR) -> Pairs:
             f"{path}: {size:,} bytes, no whole number of pairs; delete the folder it is in, and it is made again"
         )
     return np.memmap(path, kind, "r") if size else np.empty(0, kind)
-
-
-def weights_of(folder: str, facts: Mapping[str, Any]) -> dict[str, Weights]:
-    """The weights of the pairs of each source, of an index and its index.json; empty: there are none."""
-    sources = {name: source for name, source in facts["sources"].items() if "weights" in source and source["pairs"]}
-    files = {name: storage.mappable(storage.join(folder, source["weights"])) for name, source in sources.items()}
-    return {name: Weights(file) for name, file in files.items()}
 
 
 def is_held_out(image_ids: npt.NDArray[np.uint64], share: float) -> npt.NDArray[np.bool_]:
@@ -186,46 +170,42 @@ def nth_key(parts: Sequence[Pairs], n: int) -> tuple[int, int]:
 
 def _write(folder: str, runs: Runs, held_out: float, stem: str) -> tuple[dict[str, int], Counter[str]]:
     """Write the pairs of each source, with their weights, and those held out; gives numbers of files, and counts."""
-    numbers, counts = dict[str, int](), Counter[str]()
-    has_weights = bool(runs.selection.weight_by)
+    numbers, counts, files = dict[str, int](), Counter[str](), list[Any]()
     with ExitStack() as stack:
-
-        def begun(file: str) -> BinaryIO:
-            return stack.enter_context(storage.write(storage.join(folder, file)))
-
-        kept_out, files = begun(HELD_OUT), list[BinaryIO]()
+        out_file = stack.enter_context(storage.write(storage.join(folder, HELD_OUT)))
         for shard, table in runs.sidecars(_COLUMNS):
-            pairs, choice = _pairs(runs.shards[shard], shard, table), runs.choice(shard, table)
+            pairs, (why, weights) = _pairs(runs.shards[shard], shard, table), runs.choice(shard, table)
             out = is_held_out(pairs["image_id"][:, 0], held_out)
-            kept_out.write(pairs[out].tobytes())
-            counts.update(choice.why[~out].tolist())
+            out_file.write(pairs[out].tobytes())
+            counts.update(why[~out].tolist())
+            rows = pairs
+            if runs.data.weight_by:
+                rows = np.empty(len(pairs), _WEIGHED)
+                rows["pair"], rows["weight"] = pairs, weights
             sources = runs.sources_of(shard, table).dictionary_encode()
             which = np.asarray(sources.indices)
             for code, name in enumerate(map(str, sources.dictionary.to_pylist())):
                 if name not in numbers:
                     numbers[name] = len(files)
-                    files.append(begun(f"{stem}-{len(files)}.bin"))
-                takes = (which == code) & ~out & choice.stays
-                rows = pairs[takes]
-                if has_weights:
-                    rows = np.empty(len(rows), _WEIGHED)
-                    rows["pair"], rows["weight"] = pairs[takes], choice.weights[takes]
-                files[numbers[name]].write(rows.tobytes())
+                    path = storage.join(folder, f"{stem}-{len(files)}.bin")
+                    files.append(stack.enter_context(storage.write(path)))
+                files[numbers[name]].write(rows[(which == code) & ~out & (why == "")].tobytes())
     return numbers, counts
 
 
 def _pairs(shard: Shard, number: int, table: pa.Table) -> Pairs:
     """The entries of a shard's pairs, after a look at its tar."""
+    tar = shard.path(".tar")
     try:
-        size = storage.stamp(shard.tar).size
+        size = storage.stamp(tar).size
     except FileNotFoundError:
-        raise damaged(shard.folder, shard.tar, "it is not there") from None
+        raise damaged(shard.folder, tar, "it is not there") from None
     if size != shard.bytes:
-        raise damaged(shard.folder, shard.tar, f"{size:,} bytes, and manifest.json says {shard.bytes:,}")
+        raise damaged(shard.folder, tar, f"{size:,} bytes, and manifest.json says {shard.bytes:,}")
     pairs = np.empty(len(table), PAIR)
     offsets, sizes = (table[name].to_numpy() for name in ("tar_offset", "tar_bytes"))
     if (offsets % BLOCK).any() or (offsets // BLOCK >= 2**32).any() or (sizes >= 2**32).any():
-        raise damaged(shard.folder, shard.sidecar, "an image is not at a whole block of the tar, or has 4 GiB")
+        raise damaged(shard.folder, shard.path(".parquet"), "an image is not at a whole block of the tar, or has 4 GiB")
     pairs["key"], pairs["image_id"] = hashes(table["key"]), hashes(table["image_id"])
     pairs["shard"], pairs["block"], pairs["image_bytes"] = number, offsets // BLOCK, sizes
     pairs["caption_bytes"] = pc.binary_length(table["caption"]).to_numpy()
@@ -253,8 +233,7 @@ def _choose(folder: str, numbers: Collection[int], n: int, *, has_weights: bool)
                 of_last -= min(of_last, np.count_nonzero(is_last))
                 file.write(chunk[takes].tobytes())
                 if sums is not None:
-                    some = whole["weight"][first : first + _CHUNK][takes]
-                    running = np.cumsum(np.r_[so_far, some])
+                    running = np.cumsum(np.r_[so_far, whole["weight"][first : first + _CHUNK][takes]])
                     so_far = float(running[-1])
                     sums.write(running[1:].astype(_WEIGHT).tobytes())
         storage.delete(path)

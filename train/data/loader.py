@@ -1,11 +1,8 @@
 """Batches of one process, read and decoded by processes of its own; their order is the same however many there are.
 
-A global batch is what the sampler has under its number, and a rank has its `share` of that. Workers make pieces of
-that, and the batch is put together here.
-
-A pair whose image cannot be decoded is reported, and a spare of the same source takes its place (`Order.spare`): a pure
-function of the seed and the place in the run, so that every worker and rank count has the same. The spare may be of an
-image that the batch has already.
+A global batch is what the sampler has under its number; a rank has its `share` of that, which workers make in pieces. A
+pair whose image cannot be decoded is reported, and a spare of the same source takes its place (`Order.spare`), a pure
+function of the seed and the place in the run; it may be of an image that the batch has already.
 """
 
 import json
@@ -14,7 +11,7 @@ import os
 import signal
 import traceback
 import warnings
-from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, replace
 from itertools import chain, count
@@ -78,9 +75,6 @@ class _Made(NamedTuple):
     undecoded: dict[int, Undecoded]
 
 
-_Pieces = Generator[tuple[_Piece, "_Made | Exception"], None, None]  # an error is for the process that trains to raise
-
-
 def batches(
     samples: Samples,
     sampler: Sampler,
@@ -113,17 +107,22 @@ def batches(
             "more, or start fewer"
         )
     maker = _Maker(samples, sampler.order, sampler.size, tokenizer, settings, seed, swapped, prompts)
-    local = -(-sampler.size // ranks)
+    own, local = share(sampler.size, rank, ranks), -(-sampler.size // ranks)
     size = max(_PIECE, -(-local // _PIECES_AT_MOST))
-    numbers = range(first_batch, after_batch) if after_batch is not None else count(first_batch)
-    pieces = _pieces(sampler, numbers, share(sampler.size, rank, ranks), size)
-    workers = settings.workers
-    made = _by_workers(maker, pieces, workers, -(-local // size)) if workers else (maker[piece] for piece in pieces)
+
+    def pieces() -> Iterator[_Piece]:
+        for number in range(first_batch, after_batch) if after_batch is not None else count(first_batch):
+            pairs, epochs = sampler.batch(number)
+            for first in own[::size]:
+                after = min(own.stop, first + size)
+                yield _Piece(number, first, pairs[first:after], epochs[first:after], after == own.stop)
+
+    workers, parts = settings.workers, list[Batch]()
+    made = _by_workers(maker, pieces(), workers, -(-local // size)) if workers else (maker[piece] for piece in pieces())
     decoder = Decoder(device, settings.crop_px) if settings.decoding == "device" else None
-    parts: list[Batch] = []
     try:
         for piece, part in made:
-            if decoder is not None and not isinstance(part, Exception):
+            if decoder is not None and isinstance(part, _Made):
                 try:
                     part = part._replace(batch=decoder.completed(part.batch, part.undecoded))
                 except augment.UndecodableError:  # the piece is made again without it
@@ -168,17 +167,9 @@ def log(folder: str) -> Callable[[Undecodable], None]:
 
 
 def logged(folder: str) -> list[str]:
-    """The lines that the `log` of all processes has written there."""
+    """The lines of undecodable.jsonl in a folder."""
     path = storage.join(folder, _UNDECODABLE_FILE)
     return storage.read_bytes(path).decode().splitlines() if storage.exists(path) else []
-
-
-def _pieces(sampler: Sampler, numbers: Iterable[int], own: range, size: int) -> Iterator[_Piece]:
-    for number in numbers:
-        pairs, epochs = sampler.batch(number)
-        for first in own[::size]:
-            after = min(own.stop, first + size)
-            yield _Piece(number, first, pairs[first:after], epochs[first:after], after == own.stop)
 
 
 @dataclass(frozen=True)
@@ -195,6 +186,7 @@ class _Maker(Dataset[Any]):
     prompts: Prompts | None
 
     def __getitem__(self, piece: _Piece) -> "tuple[_Piece, _Made | Exception]":
+        """A piece, or the error for the process that trains to raise."""
         try:
             return piece, self._made(piece)
         except Exception as error:
@@ -203,18 +195,14 @@ class _Maker(Dataset[Any]):
             return piece, error
 
     def _made(self, piece: _Piece) -> _Made:
-        rows, numbers = self.samples.pairs(piece.pairs), piece.pairs.copy()
-        lost, images, later = list[Undecodable](), list[Tensor](), dict[int, Undecoded]()
-        keys, texts = list[str](), list[str]()
-        for place, (row, pair) in enumerate(zip(rows, self.samples.read(rows), strict=True)):
-            numbers[place], key, caption, image = self._seen(piece, place, row, pair, lost)
-            if isinstance(image, Undecoded):
-                later[place] = image
-            else:
-                images.append(image.permute(1, 2, 0))
-            keys.append(key)
-            texts.append(caption)
-        pixels = torch.stack(images).permute(0, 3, 1, 2) if images else torch.empty(0)  # channels last
+        rows, lost = self.samples.pairs(piece.pairs), list[Undecodable]()
+        pairs = enumerate(zip(rows, self.samples.read(rows), strict=True))
+        seen = [self._seen(piece, place, row, pair, lost) for place, (row, pair) in pairs]
+        columns: Any = map(list, zip(*seen, strict=True))
+        numbers, keys, texts, images = columns
+        later = {place: image for place, image in enumerate(images) if isinstance(image, Undecoded)}
+        whole = [image.permute(1, 2, 0) for image in images if not isinstance(image, Undecoded)]
+        pixels = torch.stack(whole).permute(0, 3, 1, 2) if whole else torch.empty(0)  # channels last
         visits: Any = {"seed": self.seed, "epochs": piece.epochs.tolist(), "keys": keys}
         if self.swapped is not None:
             texts = self.swapped.swapped(texts, **visits)
@@ -224,8 +212,8 @@ class _Maker(Dataset[Any]):
         if self.prompts is not None and isinstance(self.tokenizer, CaptionTokenizer):
             width = self.prompts.settings.tokens_at_most
             prompted = padded(self.prompts.masked(texts, self.tokenizer, **visits), width, width=width)
-        batch = Batch(keys, self.samples.sources_of(numbers), visits["epochs"], pixels, tokens, mask, prompted)
-        return _Made(batch, lost, later)
+        sources = self.samples.sources_of(np.array(numbers, np.int64))
+        return _Made(Batch(keys, sources, visits["epochs"], pixels, tokens, mask, prompted), lost, later)
 
     def _seen(
         self, piece: _Piece, place: int, row: np.void, pair: tuple[bytes, str], lost: list[Undecodable]
@@ -254,11 +242,12 @@ class _Maker(Dataset[Any]):
         )
 
 
-def _by_workers(maker: _Maker, pieces: Iterator[_Piece], workers: int, pieces_of_batch: int) -> _Pieces:
+def _by_workers(
+    maker: _Maker, pieces: Iterator[_Piece], workers: int, pieces_of_batch: int
+) -> Generator[tuple[_Piece, _Made | Exception], None, None]:
     """Pieces in order, made by processes that a server forks, which has neither threads nor a GPU to deadlock on."""
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(["altalign.train.data.loader"])
-    ahead = max(_AHEAD, -(-pieces_of_batch // workers))  # a batch is made while another is trained on
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # more workers than cores: so the settings have it
         loader = DataLoader(
@@ -266,13 +255,19 @@ def _by_workers(maker: _Maker, pieces: Iterator[_Piece], workers: int, pieces_of
             batch_size=None,
             sampler=pieces,  # pyright: ignore[reportArgumentType] - gone through once
             num_workers=workers,
-            prefetch_factor=ahead,
-            collate_fn=_as_it_is,
+            prefetch_factor=max(_AHEAD, -(-pieces_of_batch // workers)),  # a batch is made while another is trained on
+            collate_fn=tuple,  # as it is
             multiprocessing_context=context,
             worker_init_fn=_begin_worker,
         )
-        running = iter(loader)
-    ending = Finalize(None, _end, (running,), exitpriority=0)  # and before Python waits for its children
+        running: Any = iter(loader)
+
+    def end() -> None:
+        # not by deleting it: tracebacks hold it, and a worker may hear no SIGTERM
+        running._shutdown_workers()
+        children.end(running._workers)
+
+    ending = Finalize(None, end, exitpriority=0)  # and before Python waits for its children
     try:
         yield from running
     except (RuntimeError, OSError, EOFError) as error:  # what befalls a worker at its work comes as a piece's error
@@ -283,16 +278,6 @@ def _by_workers(maker: _Maker, pieces: Iterator[_Piece], workers: int, pieces_of
         ) from None
     finally:
         ending()
-
-
-def _end(running: Any) -> None:
-    """End the workers of DataLoader's iterator. Not by deleting it: tracebacks hold it, and one may hear no SIGTERM."""
-    running._shutdown_workers()
-    children.end(running._workers)
-
-
-def _as_it_is(one: object) -> object:
-    return one
 
 
 def _begin_worker(_: int) -> None:
@@ -315,8 +300,7 @@ def _joined(parts: Sequence[Batch], *, pinned: bool) -> Batch:
     _, colours, height, across = parts[0].images.shape
     images = torch.empty(len(tokens), height, across, colours, dtype=torch.uint8, pin_memory=pinned)
     torch.cat([part.images.permute(0, 2, 3, 1) for part in parts], out=images)  # as memory has them: twice as fast
-    keys, sources, epochs = (
-        list(chain.from_iterable(getattr(part, name) for part in parts)) for name in ("keys", "sources", "epochs")
-    )
+    names = ("keys", "sources", "epochs")
+    rows: Any = {name: list(chain.from_iterable(getattr(part, name) for part in parts)) for name in names}
     of_captioner = (prompted[0], prompted[1]) if prompted else None
-    return Batch(keys, sources, epochs, images.permute(0, 3, 1, 2), tokens, mask, of_captioner)
+    return Batch(**rows, images=images.permute(0, 3, 1, 2), tokens=tokens, mask=mask, prompted=of_captioner)

@@ -7,7 +7,7 @@ import warnings
 from dataclasses import dataclass
 from hashlib import sha256
 from importlib.util import find_spec
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -22,20 +22,14 @@ from altalign.train.run import training_folder
 from altalign.train.settings.training import TrainConfig
 
 FILE = "noise/losses.parquet"  # in the folder of a training run
-LOSSES = pa.schema(
-    [
-        ("key", pa.string()),  # of the pair, as curation gave it
-        # contrastive, of both directions averaged; null where the image cannot be decoded
-        ("loss", pa.float32()),
-        ("eps", pa.float32()),  # the probability that it is noisy; null likewise
-    ]
-)
+# of the pair, as curation gave it; contrastive, of both directions averaged (null where the image cannot be decoded);
+# and the probability that it is noisy (null likewise)
+LOSSES = pa.schema([("key", pa.string()), ("loss", pa.float32()), ("eps", pa.float32())])
 _STEPS_AT_MOST, _TOLERANCE = 200, 1e-5  # of EM; the tolerance is of the mean log-likelihood
 _APART_AT_LEAST = 0.5  # of the smaller deviation: groups whose means are nearer are of one centre, and no two
 _SMALLEST_VARIANCE = 1e-6  # of the variance of all losses: added to those of the groups
 
 Losses = npt.NDArray[np.float32]
-Floats = npt.NDArray[np.float64]
 Two = tuple[float, float]
 
 
@@ -52,7 +46,7 @@ class Mixture:
     deviations: Two
     is_one: bool = False
 
-    def noise(self, losses: npt.NDArray[np.floating]) -> Floats:
+    def noise(self, losses: npt.NDArray[np.floating]) -> npt.NDArray[np.float64]:
         """The probability of each loss (n,) to be of the group with the higher mean, from 0 to 1.
 
         Below the lower mean it is 0: where the higher group is the wider one, its density is the greater on both ends,
@@ -70,8 +64,7 @@ class Mixture:
         return np.where(losses < self.means[0], 0.0, posterior)
 
 
-@dataclass(frozen=True)
-class Measured:
+class Measured(NamedTuple):
     """Pairs in the order of their keys, the loss of each (NaN: undecodable) and its eps, and the mixture."""
 
     numbers: npt.NDArray[np.int64]  # in `Samples`
@@ -91,26 +84,23 @@ def mark_of(config: TrainConfig) -> str:
 
 
 def known(config: TrainConfig, samples: Samples) -> Measured | None:
-    """What was measured of a run, from its files; None where nothing was."""
+    """What was measured of a run, from its files; None where nothing was, or of other pairs."""
     facts = storage.read_json(mark_of(config))
     if not facts or not storage.exists(table_of(config)):
         return None
-    table = pq.read_table(pa.BufferReader(storage.read_bytes(table_of(config))))
-    losses, eps = (np.asarray(table[name].to_numpy(), np.float32) for name in ("loss", "eps"))
     keys, numbers = in_order(samples)
     if facts["asked"]["keys"] != sha256(keys.tobytes()).hexdigest():
         return None
+    table = pq.read_table(pa.BufferReader(storage.read_bytes(table_of(config))))
+    losses, eps = (np.asarray(table[name].to_numpy(), np.float32) for name in ("loss", "eps"))
     return Measured(numbers, losses, np.nan_to_num(eps), Mixture(**facts["mixture"]))
 
 
 def write(path: str, keys: Keys, losses: Losses, eps: npt.NDArray[np.float32]) -> None:
     """Write the table, in the order given; a loss that is no number becomes null, with its eps."""
-    is_lost = np.isnan(losses)
-    table = pa.Table.from_arrays(
-        [pa.array(names_of(keys)), pa.array(losses, mask=is_lost), pa.array(eps, mask=is_lost)], schema=LOSSES
-    )
+    columns = [pa.array(names_of(keys)), *(pa.array(values, mask=np.isnan(losses)) for values in (losses, eps))]
     with storage.write(path) as file:
-        pq.write_table(table, file)
+        pq.write_table(pa.Table.from_arrays(columns, schema=LOSSES), file)
 
 
 def check_installed() -> None:

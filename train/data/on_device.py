@@ -22,10 +22,7 @@ from altalign.train.settings.data import DataSettings
 
 _PIXELS_AT_MOST = 1 << 24  # of images that are resized together, and of one: 200 MB in float32
 _BYTES_AT_MOST = 4 << 20  # of a JPEG, which waits in memory for the others of its batch
-_COLOURS = ("RGB", "L")  # of Pillow
 _END_OF_IMAGE = b"\xff\xd9"  # decoders fill up what is cut off, and do not say so
-_NO_TRANSFORM = 0  # Adobe's mark of a JPEG that holds RGB
-_NAMED_RGB = [*b"RGB"]  # components of one without that mark
 
 
 class Part(NamedTuple):
@@ -71,27 +68,29 @@ def undecoded(data: bytes, settings: DataSettings, *, seed: int, epoch: int, key
         return None
     places = settings.resize_px - settings.crop_px + 1
     left, top, is_flipped = augment.chosen(places, seed=seed, epoch=epoch, key=key)
-    part = Part(0, 0, height, width, settings.resize_px, top, left, is_flipped and settings.flip)
+    seen, resized_px = (0, 0, height, width), settings.resize_px
     if settings.crop_area_at_least:
         with augment.of_torchvision(seed, epoch, key) as transforms:
             drawn = augment.drawn_part(transforms, settings, height, width)
-        sides = drawn["top"], drawn["left"], drawn["height"], drawn["width"]
-        part = Part(*sides, settings.crop_px, 0, 0, part.is_flipped)
-    return Undecoded(data, (height, width), part)
+        seen, resized_px = (drawn["top"], drawn["left"], drawn["height"], drawn["width"]), settings.crop_px
+        top = left = 0
+    return Undecoded(data, (height, width), Part(*seen, resized_px, top, left, is_flipped and settings.flip))
 
 
 def _is_plain(image: Any) -> bool:
     """Whether every decoder takes the header of a JPEG, opened by Pillow, for the same: grey or YCbCr, and upright."""
+    tag = int(ExifTags.Base.Orientation)
     try:
-        orientation = image.getexif().get(ExifTags.Base.Orientation)
+        orientation = image.getexif().get(tag)
     except DECODER_ERRORS:
         return False
-    # torchcodec turns by EXIF too, and takes entries for numbers that are none, which Pillow passes over
-    exif, tag = image.info.get("exif", b""), int(ExifTags.Base.Orientation)
-    is_named = any(tag.to_bytes(2, order) in exif for order in ("big", "little"))
-    is_upright = orientation == 1 if isinstance(orientation, int) else not is_named
-    is_rgb = image.info.get("adobe_transform") == _NO_TRANSFORM or [layer[0] for layer in image.layer] == _NAMED_RGB
-    return image.mode in _COLOURS and is_upright and not is_rgb
+    if isinstance(orientation, int):
+        is_upright = orientation == 1
+    else:  # torchcodec turns by EXIF too, and takes entries for numbers that are none, which Pillow passes over
+        is_upright = not any(tag.to_bytes(2, order) in image.info.get("exif", b"") for order in ("big", "little"))
+    # by Adobe's mark, or the names of the components of one without it
+    is_rgb = image.info.get("adobe_transform") == 0 or [layer[0] for layer in image.layer] == [*b"RGB"]
+    return image.mode in ("RGB", "L") and is_upright and not is_rgb
 
 
 class Decoder:
@@ -111,18 +110,17 @@ class Decoder:
         """A batch that has the images of the other pairs alone, with these at their places. Raises as `pixels`."""
         if not images:
             return batch
-        if len(images) == len(batch):
-            return replace(batch, images=self.pixels([images[place] for place in range(len(batch))]))
-        seen = _channels_last(len(batch), self._crop_px)
-        seen[[place for place in range(len(batch)) if place not in images]] = batch.images
-        seen[[*images]] = self.pixels(list(images.values()))
+        seen = self.pixels(list(images.values()))
+        if len(images) < len(batch):
+            decoded, seen = seen, _channels_last(len(batch), self._crop_px)
+            seen[[place for place in range(len(batch)) if place not in images]] = batch.images
+            seen[[*images]] = decoded
         return replace(batch, images=seen)
 
     def pixels(self, images: Sequence[Undecoded]) -> torch.Tensor:
         """What a tower sees of each: uint8 (n, 3, crop_px, crop_px), channels last, in memory of the CPU.
 
         There they take the way of all others: a GPU holds those of a chunk at a time, and nothing waits for its steps.
-
         Raises UndecodableError: one does not decode whole.
         """
         with torch.cuda.stream(self._stream):
@@ -157,8 +155,7 @@ def _channels_last(count: int, side: int, **place: Any) -> torch.Tensor:
 def _alike(images: Sequence[Undecoded], crop_px: int) -> Iterator[list[int]]:
     """Places of images that are resized together: of similar sizes, so that little is padded."""
     sizes = [(image.part.height, image.part.width) for image in images]
-    places: list[int] = []
-    height = width = 0
+    places, height, width = list[int](), 0, 0
     for place in sorted(range(len(images)), key=lambda place: sizes[place]):
         height, width = max(height, sizes[place][0]), max(width, sizes[place][1])
         if places and (len(places) + 1) * _area(height, width, crop_px) > _PIXELS_AT_MOST:
@@ -180,22 +177,20 @@ def resized(images: Sequence[torch.Tensor], parts: Sequence[Part], crop_px: int)
     device = images[0].device
     padded = torch.zeros(len(images), 3, height, width, device=device)
     for row, image, part in zip(padded, images, parts, strict=True):
-        row[:, : part.height, : part.width] = image[
-            :, part.top : part.top + part.height, part.left : part.left + part.width
-        ]
+        rows, columns = slice(part.top, part.top + part.height), slice(part.left, part.left + part.width)
+        row[:, : part.height, : part.width] = image[:, rows, columns]
     numbers = torch.tensor(parts, device=device).float()
     heights, widths, sides, tops, lefts, flips = numbers[:, 2:].T[:, :, None, None]
-    down = _weights(heights, sides, tops, height, crop_px)
-    across = _weights(widths, sides, lefts, width, crop_px)
+
+    def weights(lengths: torch.Tensor, firsts: torch.Tensor, size: int) -> torch.Tensor:
+        """How much each of `size` pixels has of the crop's of a row that is resized: float32 (n, crop_px, size)."""
+        scale = lengths / sides
+        centres = (firsts + torch.arange(crop_px, device=device)[:, None] + 0.5) * scale
+        places = torch.arange(size, device=device) + 0.5
+        near = (1 - (places - centres).abs() / scale.clamp(min=1)).clamp(min=0) * (places < lengths)
+        return near / near.sum(2, keepdim=True)
+
+    across = weights(widths, lefts, width)
     across = torch.where(flips.bool(), across.flip(1), across)
-    seen = down[:, None] @ padded @ across.mT[:, None]
+    seen = weights(heights, tops, height)[:, None] @ padded @ across.mT[:, None]
     return seen.round_().clamp_(0, 255).byte()
-
-
-def _weights(lengths: torch.Tensor, sides: torch.Tensor, firsts: torch.Tensor, size: int, count: int) -> torch.Tensor:
-    """How much each of `size` pixels has of `count` of a row that is resized: float32 (n, count, size)."""
-    scale = lengths / sides
-    centres = (firsts + torch.arange(count, device=lengths.device)[:, None] + 0.5) * scale
-    places = torch.arange(size, device=lengths.device) + 0.5
-    near = (1 - (places - centres).abs() / scale.clamp(min=1)).clamp(min=0) * (places < lengths)
-    return near / near.sum(2, keepdim=True)

@@ -1,30 +1,28 @@
 """The order of training: an endless stream of draws, each a pure function of the seed and of sizes and weights.
 
-No order is ever in memory: permutations are keyed bijections that are computed where they are needed. An epoch is as
-many draws as the drawn sources have pairs. Of these each source gets its quota, the same in every epoch, in slots that
-are permuted anew for each epoch, and fills them from permutations of its own pairs, one after the other. So with
-weights in proportion to size an epoch has every pair once; and with any weights a source has had each of its pairs n or
-n + 1 times, by the end of an epoch.
+No order is ever in memory: permutations are keyed bijections, computed where they are needed. An epoch is as many draws
+as the drawn sources have pairs. Each source gets its quota of these, the same in every epoch, in slots that are
+permuted anew for each epoch, and fills them from permutations of its own pairs, one after the other. So with weights in
+proportion to size an epoch has every pair once; with any, a source has had each of its pairs n or n + 1 times.
 
-Where pairs have weights, a source's round has as many draws as before, and a pair as many of them as its part of the
-sum of weights is, rounded up or down: the draws of a round are points at even distances on that sum, from a start that
-is drawn anew for each round. So on average a pair has exactly its part, and with equal weights every pair comes once.
+Where pairs have weights, the draws of a source's round are points at even distances on the sum of its weights, from a
+start that is drawn anew for each round: a pair has its part of the draws, rounded up or down, and exactly on average.
 
-Pairs that follow one another in a source may come together (`together` above 1), so that one read brings them: a round
-then permutes such runs, not pairs. Where runs begin is drawn anew for each round, so that none is of the same pairs in
-the next. Curated shards are in the order of hashes of images: neighbours there have nothing else in common.
+Where pairs that follow one another come `together`, a round permutes such runs, not pairs. Where runs begin is drawn
+anew for each round. Neighbours in curated shards, which are in the order of hashes of images, have nothing in common.
 """
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from fractions import Fraction
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from altalign.errors import UsageError
 from altalign.train.data.index import Weights
+from altalign.train.data.samples import Samples
 from altalign.train.settings.training import TrainConfig
 
 Words = npt.NDArray[np.uint64]
@@ -62,26 +60,16 @@ def of_visit(seed: int, epoch: int, key: str, *what: "int | Numbers") -> Words:
 def permuted(places: Words, sizes: Words, keys: Words) -> Words:
     """Where keyed permutations of [0, size) send places below that size: uint64[n] of three uint64[n].
 
-    A Feistel network over the fewest bits that hold the size, walked on (cycle walking) until it is below it: fewer
-    than two steps on average.
+    A Feistel network over the fewest bits that hold the size, walked on (cycle walking) until it is below it.
     """
     different, which = np.unique(sizes, return_inverse=True)
     bits = np.array([(int(size) - 1).bit_length() for size in different], np.uint64)[which]
-    result = places.copy()
-    left = np.arange(len(places))
+    result, left = places.copy(), np.arange(len(places))
     while len(left):
         walked = _feistel(result[left], bits[left], keys[left])
         result[left] = walked
         left = left[walked >= sizes[left]]
     return result
-
-
-def permuted_runs(places: Numbers, sizes: Numbers, keys: Words, together: int) -> Numbers:
-    """As `permuted`, of runs of so many places, each in its order: int64[n]. Those after the last whole run stay."""
-    run, runs = places // together, sizes // together
-    moves = run < runs
-    run[moves] = permuted(run[moves].astype(np.uint64), runs[moves].astype(np.uint64), keys[moves]).astype(np.int64)
-    return run * together + places % together
 
 
 def _feistel(values: Words, bits: Words, keys: Words) -> Words:
@@ -90,14 +78,22 @@ def _feistel(values: Words, bits: Words, keys: Words) -> Words:
     low_mask = (np.uint64(1) << low_bits) - np.uint64(1)
     high_mask = (np.uint64(1) << (bits - low_bits)) - np.uint64(1)
     low, high = values & low_mask, values >> low_bits
-    for number in range(0, _ROUNDS, 2):
-        low = low ^ (_round(high, keys, number) & low_mask)
-        high = high ^ (_round(low, keys, number + 1) & high_mask)
+
+    def scrambled(half: Words, number: int) -> Words:
+        return mix(mix(half + keys) ^ np.uint64(_GOLDEN * number & _ALL_BITS)) >> np.uint64(16)
+
+    for number in range(1, _ROUNDS, 2):
+        low = low ^ (scrambled(high, number) & low_mask)
+        high = high ^ (scrambled(low, number + 1) & high_mask)
     return high << low_bits | low
 
 
-def _round(half: Words, keys: Words, number: int) -> Words:
-    return mix(mix(half + keys) ^ np.uint64(_GOLDEN * (number + 1) & _ALL_BITS)) >> np.uint64(16)
+def _permuted_runs(places: Numbers, sizes: Numbers, keys: Words, together: int) -> Numbers:
+    """As `permuted`, of runs of so many places, each in its order: int64[n]. Those after the last whole run stay."""
+    run, runs = places // together, sizes // together
+    moves = run < runs
+    run[moves] = permuted(run[moves].astype(np.uint64), runs[moves].astype(np.uint64), keys[moves]).astype(np.int64)
+    return run * together + places % together
 
 
 def quotas(weights: Sequence[float | Fraction], draws: int) -> list[int]:
@@ -110,9 +106,7 @@ def quotas(weights: Sequence[float | Fraction], draws: int) -> list[int]:
     return whole
 
 
-def _turns(
-    counts: Numbers, key: tuple[int, int] | None, positions: Numbers, *, together: int = 1
-) -> tuple[Numbers, Numbers]:
+def _turns(counts: Numbers, key: tuple[int, int] | None, positions: Numbers, together: int) -> tuple[Numbers, Numbers]:
     """Of an endless stream of sources that take turns, each with its quota in every cycle: source and its turns before.
 
     Turns, or runs of so many together, are permuted anew in each cycle by a key; without one, source follows source.
@@ -122,7 +116,7 @@ def _turns(
     cycles, slots = positions // length, positions % length
     if key is not None:
         sizes = np.full(len(positions), length, np.int64)
-        slots = permuted_runs(slots, sizes, keyed(*key, cycles), together)
+        slots = _permuted_runs(slots, sizes, keyed(*key, cycles), together)
     source = np.searchsorted(ends, slots, side="right")
     return source, slots - (ends - counts)[source] + cycles * counts[source]
 
@@ -147,38 +141,44 @@ class Order:
         pair_weights: Mapping[str, Weights] | None = None,
         together: int = 1,
     ):
+        if weights and (wrong := sources.keys() ^ weights.keys()):
+            name = next(name for name in {**weights, **sources} if name in wrong)
+            what = f"no weight for {name}" if name in sources else f"{name}: no such source in the runs"
+            names = ", ".join(sources)
+            raise UsageError(f"[data] source_weights: {what}; there are {names}: give each one, 0 to leave it out")
+        if empty := [name for name, size in sources.items() if weights.get(name) and not size]:
+            raise UsageError(f"[data] source_weights: {', '.join(empty)} has no pairs; give it 0")
         self.seed, self.sources, self._together = seed, sources, together
-        self._pair_weights = pair_weights or {}
+        self._key, self._pair_weights = None if sequential else (seed, _SLOTS), pair_weights or {}
         sums = {name: of_pairs.total for name, of_pairs in self._pair_weights.items()}
-        self.weights = given = _weights(sources, weights) if weights else list({**sources, **sums}.values())
-        sizes = list(sources.values())
-        self.epoch_draws = sum(size for size, weight in zip(sizes, given, strict=True) if weight)
+        by_name = weights or {**sources, **sums}
+        self.weights = [by_name[name] for name in sources]
+        self.epoch_draws = sum(size for name, size in sources.items() if by_name[name])
         if not self.epoch_draws:
             raise UsageError(
                 "no pair to train on; give other [data] runs, a smaller held_out, another where, or weights above 0 to "
                 "sources with pairs"
             )
-        self._quotas = np.array(quotas(given, self.epoch_draws), np.int64)
-        for name, weight, count in zip(sources, given, self._quotas, strict=True):
-            if weights and weight and not count:
+        self._quotas = np.array(quotas(self.weights, self.epoch_draws), np.int64)
+        for name, count in zip(sources, self._quotas, strict=True):
+            if weights.get(name) and not count:
                 raise UsageError(
-                    f"[data] source_weights: {name} = {weight} gives it none of an epoch's {self.epoch_draws:,} draws; "
-                    "give more, or 0"
+                    f"[data] source_weights: {name} = {weights[name]} gives it none of an epoch's "
+                    f"{self.epoch_draws:,} draws; give more, or 0"
                 )
-        self._sizes = np.array(sizes, np.int64)
+        self._sizes = np.array(list(sources.values()), np.int64)
         self._ends = np.cumsum(self._sizes)
-        self._key = None if sequential else (seed, _SLOTS)
 
     def draws(self, first: int, after: int) -> tuple[Numbers, Numbers]:
         """The draws at positions first … after - 1: numbers of pairs, and the rounds of their sources before."""
         positions = np.arange(first, after, dtype=np.int64)
-        return self.draws_of(*_turns(self._quotas, self._key, positions, together=self._together))
+        return self.draws_of(*_turns(self._quotas, self._key, positions, self._together))
 
     def draws_of(self, source: Numbers, in_source: Numbers) -> tuple[Numbers, Numbers]:
         """As `draws`, of the draws of some sources, counted source by source: int64[n] both."""
         sizes = self._sizes[source]
         rounds, places = in_source // sizes, in_source % sizes
-        places = permuted_runs(places, sizes, keyed(self.seed, _PAIRS, source, rounds), self._together)
+        places = _permuted_runs(places, sizes, keyed(self.seed, _PAIRS, source, rounds), self._together)
         if self._together > 1:  # runs go round from where the first begins
             start = keyed(self.seed, _RUNS, source, rounds) % sizes.astype(np.uint64)
             places = (start.astype(np.int64) + places) % sizes
@@ -205,17 +205,6 @@ class Order:
         return int(self._ends[source]) - size + int(self._weighed(*draw)[0])
 
 
-def _weights(sources: Mapping[str, int], weights: Mapping[str, float]) -> list[float]:
-    """The weights that are given, in the order of the sources."""
-    if wrong := [name for name in {**weights, **sources} if name not in sources or name not in weights]:
-        what = f"no weight for {wrong[0]}" if wrong[0] in sources else f"{wrong[0]}: no such source in the runs"
-        names = ", ".join(sources)
-        raise UsageError(f"[data] source_weights: {what}; there are {names}: give each one, 0 to leave it out")
-    if empty := [name for name, size in sources.items() if weights[name] and not size]:
-        raise UsageError(f"[data] source_weights: {', '.join(empty)} has no pairs; give it 0")
-    return [weights[name] for name in sources]
-
-
 class Sampler:
     """Global batches in the order of the stream: batch n is its draws n * size … (n + 1) * size - 1, of any epochs."""
 
@@ -238,16 +227,15 @@ class OneSource(Sampler):
 
     def __init__(self, order: Order, size: int):
         super().__init__(order, size)
+        what = '[data] sampling = "one_source"'
         if len(order.sources) == 1:
-            raise UsageError(
-                f'[data] sampling = "one_source", and {", ".join(order.sources)} is all there is; give more sources, '
-                'or "random"'
-            )
+            names = ", ".join(order.sources)
+            raise UsageError(f'{what}, and {names} is all there is; give more sources, or "random"')
         for (name, pairs), weight in zip(order.sources.items(), order.weights, strict=True):
             if weight and pairs < size:
                 raise UsageError(
-                    f'[data] sampling = "one_source": {name} has {pairs:,} pairs, fewer than [loop] global_batch = '
-                    f"{size:,}; give a smaller batch, or the source the weight 0 in source_weights"
+                    f"{what}: {name} has {pairs:,} pairs, fewer than [loop] global_batch = {size:,}; give a smaller "
+                    "batch, or the source the weight 0 in source_weights"
                 )
         shares = [Fraction(weight) for weight in order.weights]
         least = sum(shares) / min(share for share in shares if share)
@@ -256,12 +244,11 @@ class OneSource(Sampler):
 
     def batch(self, number: int) -> tuple[Numbers, Numbers]:
         """As `Sampler.batch`."""
-        source, turn = _turns(self._quotas, (self.order.seed, _BATCHES), np.array([number], np.int64))
+        source, turn = _turns(self._quotas, (self.order.seed, _BATCHES), np.array([number], np.int64), 1)
         return self.order.draws_of(source.repeat(self.size), turn * self.size + np.arange(self.size, dtype=np.int64))
 
 
-@dataclass(frozen=True)
-class Waiting:
+class Waiting(NamedTuple):
     """What `DistinctImages` knows before a batch: the next draw of the stream, and the waiting pairs, oldest first."""
 
     position: int
@@ -282,15 +269,14 @@ class DistinctImages(Sampler):
     def __init__(self, order: Order, size: int, images_of: Callable[[Numbers], Words]):
         super().__init__(order, size)
         self._images_of = images_of
-        self._states = {0: Waiting(0, [], [])}
+        self.resume(0)
 
     def state(self, number: int) -> Waiting:
         """What was known before a batch: for a checkpoint."""
         if number not in self._states:
-            earlier = [known for known in self._states if known < number]
-            if not earlier:
-                self._states = {0: Waiting(0, [], [])}
-            for before in range(max(earlier, default=0), number):
+            if number < min(self._states):
+                self.resume(0)
+            for before in range(max(known for known in self._states if known <= number), number):
                 self.batch(before)
         return self._states[number]
 
@@ -303,56 +289,44 @@ class DistinctImages(Sampler):
 
         Raises UsageError: there are fewer images than a batch has pairs, or ever more pairs would wait.
         """
-        before = self.state(number)
-        pairs, epochs = np.array(before.pairs, np.int64), np.array(before.epochs, np.int64)
-        position = before.position
+        before, two_epochs = self.state(number), 2 * self.order.epoch_draws
+        position, pairs, epochs = before.position, np.array(before.pairs, np.int64), np.array(before.epochs, np.int64)
+        what, advice = '[data] sampling = "distinct_images"', 'lower [loop] global_batch, or give "random"'
         while True:
             firsts = np.sort(np.unique(self._images_of(pairs), return_index=True)[1])  # pairs with a new image
             if len(firsts) >= self.size:
                 break
-            if position - before.position > 2 * self.order.epoch_draws + self.size:
+            if position - before.position > two_epochs + self.size:
                 raise UsageError(
-                    f'[data] sampling = "distinct_images": {len(firsts):,} images were found for a global batch of '
-                    f'{self.size:,} pairs; lower [loop] global_batch, or give "random"'
+                    f"{what}: {len(firsts):,} images were found for a global batch of {self.size:,} pairs; {advice}"
                 )
             more = self.order.draws(position, position + max(self.size - len(firsts), 64))
             pairs, epochs = np.concatenate([pairs, more[0]]), np.concatenate([epochs, more[1]])
             position += len(more[0])
         taken = firsts[: self.size]
-        seen = int(taken[-1]) + 1
-        from_stream = max(seen, len(before.pairs))  # those that waited and were not reached go on waiting
-        waits = np.ones(from_stream, np.bool_)
-        waits[taken] = False
-        after = Waiting(
-            position - (len(pairs) - from_stream),
-            pairs[:from_stream][waits].tolist(),
-            epochs[:from_stream][waits].tolist(),
-        )
-        if len(after.pairs) > 2 * self.order.epoch_draws:
+        seen = max(int(taken[-1]) + 1, len(before.pairs))  # those that waited and were not reached go on waiting
+        waiting = np.delete(np.arange(seen), taken)
+        if len(waiting) > two_epochs:
             raise UsageError(
-                f'[data] sampling = "distinct_images": {len(after.pairs):,} pairs wait, more than two epochs have: '
-                'some images have more pairs than an epoch has batches; lower [loop] global_batch, or give "random"'
+                f"{what}: {len(waiting):,} pairs wait, more than two epochs have: some images have more pairs than an "
+                f"epoch has batches; {advice}"
             )
         if len(self._states) > self._KEPT:
             self._states.pop(min(self._states))
-        self._states[number + 1] = after
+        after = position - (len(pairs) - seen), pairs[waiting].tolist(), epochs[waiting].tolist()
+        self._states[number + 1] = Waiting(*after)
         return pairs[taken], epochs[taken]
 
 
-def global_batches(
-    config: TrainConfig,
-    sources: Mapping[str, int],
-    pair_weights: Mapping[str, Weights],
-    images_of: Callable[[Numbers], Words],
-) -> Sampler:
-    """The global batches of a training, of pairs of these sources. Raises UsageError: the settings do not fit them."""
+def global_batches(config: TrainConfig, samples: Samples) -> Sampler:
+    """The global batches of a training, of these pairs. Raises UsageError: the settings do not fit them."""
     data, size = config.data, config.loop.global_batch
     order = Order(
-        sources,
+        samples.sources,
         data.source_weights,
         config.run.seed,
         sequential=data.sampling == "sequential",
-        pair_weights=pair_weights,
+        pair_weights=samples.weights,
         together=data.read_together,
     )
     if size > order.epoch_draws:
@@ -361,5 +335,5 @@ def global_batches(
             "negative; give fewer"
         )
     if data.sampling == "distinct_images":
-        return DistinctImages(order, size, images_of)
+        return DistinctImages(order, size, samples.images_of)
     return OneSource(order, size) if data.sampling == "one_source" else Sampler(order, size)

@@ -29,7 +29,6 @@ CLASSES = "classes.json"
 _PAIRS = 10_000  # of a shard
 
 _Say = Callable[[str], None]
-_Row = tuple[bytes, dict[str, object]]  # an image and a row of the side-car
 
 
 @dataclass(frozen=True)
@@ -73,12 +72,16 @@ def pack(folder: str, chosen: DataSettings, say: _Say) -> str:
 
     Raises UsageError where nothing is there, or a table has no such columns; UnreadableError where a file is damaged.
     """
+    files = list[str]()
+    for pattern in chosen.files:
+        if not (paths := sorted(storage.find(pattern))):
+            raise UsageError(f"[data] files: nothing is at {pattern!r}; give paths or globs of files")
+        files += paths
     columns: dict[str, Any] = {"image_column": chosen.image_column, "caption_column": chosen.caption_column}
-    source: dict[str, Any] = {"files": {path: asdict(storage.stamp(path)) for path in _files(chosen)}, **columns}
+    source: dict[str, Any] = {"files": {path: asdict(storage.stamp(path)) for path in files}, **columns}
     if not _is_packed(folder, source):
         number = len(source["files"])
         say(f"packing {number:,} tars and tables; they have no lineage: what was dropped before them is not known")
-        storage.delete(folder)
         tars = [pattern for pattern in chosen.files if pattern.endswith(".tar")]
         tables = [pattern for pattern in chosen.files if pattern not in tars]
         sets = [captioned_set(tars, "webdataset")] if tars else []
@@ -98,23 +101,15 @@ def pack_classes(folder: str, config: TrainConfig, say: _Say) -> str:
     chosen, column = config.classification, config.data.image_column
     source = {"classes": chosen.train, "image_column": column, "label_column": chosen.label_column}
     source |= {"names": chosen.classes} if chosen.classes else {}
-    if _is_packed(folder, source):
-        return folder
-    say(f"packing the images of {chosen.train}")
-    storage.delete(folder)
-    labelled = labelled_set(
-        chosen.train,
-        split="train",
-        image_column=column,
-        label_column=chosen.label_column,
-        classes=Classes.named(chosen.classes) if chosen.classes else None,
-        needs_names=False,
-    )
-    ClassNumbers(labelled.classes).write(storage.join(folder, CLASSES))
-    of_set, labels = labelled.images, labelled.labels.tolist()
-    rows = zip(of_set.read(range(len(of_set))), labels, of_set.names, strict=True)
-    images = (CaptionedImage(data, [str(label)], name) for data, label, name in rows)
-    _write(folder, source, images, Counter({why: len(names) for why, names in labelled.left_out.items()}), say)
+    if not _is_packed(folder, source):
+        say(f"packing the images of {chosen.train}")
+        classes = Classes.named(chosen.classes) if chosen.classes else None
+        columns: dict[str, Any] = {"image_column": column, "label_column": chosen.label_column}
+        labelled = labelled_set(chosen.train, split="train", classes=classes, needs_names=False, **columns)
+        of_set, left_out = labelled.images, Counter({why: len(names) for why, names in labelled.left_out.items()})
+        rows = zip(of_set.read(range(len(of_set))), labelled.labels.tolist(), of_set.names, strict=True)
+        images = (CaptionedImage(data, [str(label)], name) for data, label, name in rows)
+        _write(folder, source, images, left_out, say, numbers=ClassNumbers(labelled.classes))
     return folder
 
 
@@ -122,24 +117,25 @@ def _is_packed(folder: str, source: dict[str, Any]) -> bool:
     return read_mark(storage.join(folder, "packed.json")).get("asked") == source
 
 
-def _files(chosen: DataSettings) -> Iterator[str]:
-    for pattern in chosen.files:
-        paths = sorted(storage.find(pattern))
-        if not paths:
-            raise UsageError(f"[data] files: nothing is at {pattern!r}; give paths or globs of files")
-        yield from paths
-
-
 def _write(
-    folder: str, source: dict[str, Any], images: Iterable[CaptionedImage], left_out: Counter[str], say: _Say
+    folder: str,
+    source: dict[str, Any],
+    images: Iterable[CaptionedImage],
+    left_out: Counter[str],
+    say: _Say,
+    *,
+    numbers: ClassNumbers | None = None,
 ) -> None:
-    """Write shards and what is beside them."""
-    pairs, shards = _pairs(images, left_out), list[dict[str, Any]]()
-    while some := list(islice(pairs, 1)):
+    """Write shards and what is beside them into an empty folder."""
+    storage.delete(folder)
+    if numbers is not None:
+        numbers.write(storage.join(folder, CLASSES))
+    shards, pairs = list[dict[str, Any]](), _pairs(images, left_out)
+    while first := list(islice(pairs, 1)):
         stem = storage.join(folder, "shards", f"{len(shards):05}")
         with storage.write(f"{stem}.tar") as file:
             writer = ShardWriter(file)
-            rows = [writer.write(*pair) for pair in chain(some, islice(pairs, _PAIRS - 1))]
+            rows = [writer.write(*pair) for pair in chain(first, islice(pairs, _PAIRS - 1))]
             writer.end()
         with storage.write(f"{stem}.parquet") as file:
             write_sidecar(rows, file)
@@ -155,8 +151,8 @@ def _write(
     storage.write_json(storage.join(folder, "packed.json"), {"asked": source, "left_out": left_out})
 
 
-def _pairs(images: Iterable[CaptionedImage], left_out: Counter[str]) -> Iterator[_Row]:
-    """Images and the rows of their captions; counts what is no image."""
+def _pairs(images: Iterable[CaptionedImage], left_out: Counter[str]) -> Iterator[tuple[bytes, dict[str, object]]]:
+    """Images and rows of the side-car, one of each caption; counts what is no image."""
     for one in images:
         image_format = sniff(one.image)
         if image_format not in EXTENSIONS:

@@ -14,7 +14,7 @@ import torch
 from altalign import storage
 from altalign.data.shards import pair_range, read_pair
 from altalign.errors import UnreadableError, UsageError
-from altalign.eval.image_sources import Images, Place
+from altalign.eval.image_sources import Images
 from altalign.eval.sets import ImageSet
 from altalign.train.data import index
 from altalign.train.data.index import Pairs, Weights
@@ -45,16 +45,16 @@ class Samples:
         self.folder, self.runs, self.facts = folder, runs, facts
         self.sources: dict[str, int] = {name: source["pairs"] for name, source in facts["sources"].items()}
         self._ends = np.cumsum(list(self.sources.values()), dtype=np.int64)
-        files = [storage.join(folder, source["file"]) for source in facts["sources"].values()]
-        self._files = [storage.mappable(file) for file in files]
+        files = [source["file"] for source in facts["sources"].values()]
+        self._files = [storage.mappable(storage.join(folder, file)) for file in files]
 
     @classmethod
     def open(cls, folder: str, runs: Runs | Sequence[str], *, held_out: float = 0.0, pairs: int = 0) -> "Samples":
-        """The pairs of runs, with their index in a local folder. Raises as `Runs.open` and `index.build`.
+        """The pairs of runs, with their index in a local folder. Raises as `Runs` and `index.build`.
 
         With `held_out` = 1 all pairs are held out: a set for evaluation.
         """
-        runs = runs if isinstance(runs, Runs) else Runs.open(runs)
+        runs = runs if isinstance(runs, Runs) else Runs(runs)
         return cls(folder, runs, index.build(folder, runs, held_out=held_out, pairs=pairs))
 
     def __len__(self) -> int:
@@ -63,7 +63,11 @@ class Samples:
     @property
     def weights(self) -> dict[str, Weights]:
         """The weights of the pairs of each source; empty: all are alike."""
-        return index.weights_of(self.folder, self.facts)
+        return {
+            name: Weights(storage.mappable(storage.join(self.folder, source["weights"])))
+            for name, source in self.facts["sources"].items()
+            if "weights" in source and source["pairs"]
+        }
 
     def pairs(self, numbers: npt.NDArray[np.int64]) -> Pairs:
         """The index entries of pairs: `index.PAIR`[n] of int64[n]."""
@@ -85,14 +89,19 @@ class Samples:
 
     def shard_of(self, pair: np.void) -> str:
         """Path of the tar of a pair."""
-        return self.runs.shards[pair["shard"]].tar
+        return self.runs.shards[pair["shard"]].path(".tar")
 
     def read(self, pairs: Pairs) -> list[tuple[bytes, str]]:
         """Image and caption of each pair; neighbours by one read, and many reads at a time of an object store.
 
         Raises UnreadableError: a tar is missing, or not as the index has it.
         """
-        together = _neighbours(pairs)
+        order = np.lexsort([pairs["block"], pairs["shard"]])
+        shards, begins = pairs["shard"][order], pairs["block"][order].astype(np.int64) * index.BLOCK
+        ends = begins + pairs["image_bytes"][order] + pairs["caption_bytes"][order]
+        is_far = (shards[1:] != shards[:-1]) | (begins[1:] - ends[:-1] > _BETWEEN)
+        runs = [run for run in np.split(order, np.flatnonzero(is_far) + 1) if len(run)]
+        together = [run[first : first + _TOGETHER] for run in runs for first in range(0, len(run), _TOGETHER)]
         parts = storage.each(self._read, [pairs[places] for places in together], place=self.runs.remote)
         read: dict[int, tuple[bytes, str]] = {}
         for places, part in zip(together, parts, strict=True):
@@ -105,14 +114,15 @@ class Samples:
         sizes = [(int(pair["image_bytes"]), int(pair["caption_bytes"])) for pair in pairs]
         ranges = [pair_range(int(pair["block"]) * index.BLOCK, *size) for pair, size in zip(pairs, sizes, strict=True)]
         first, after = ranges[0][0], max(offset + length for offset, length in ranges)
-        data, read = _bytes_of(path, first, after - first), list[tuple[bytes, str]]()
+        data = _bytes_of(path, first, after - first)
+        parts = [data[offset - first : offset - first + length] for offset, length in ranges]
         try:
-            for pair, (tar_bytes, caption_bytes), (offset, length) in zip(pairs, sizes, ranges, strict=True):
-                part = data[offset - first : offset - first + length]
-                read.append(read_pair(part, key=key_of(pair), tar_bytes=tar_bytes, caption_bytes=caption_bytes))
+            return [
+                read_pair(part, key=key_of(pair), tar_bytes=tar_bytes, caption_bytes=caption_bytes)
+                for part, pair, (tar_bytes, caption_bytes) in zip(parts, pairs, sizes, strict=True)
+            ]
         except ValueError as error:
             raise UnreadableError(f"{path}: {error}") from None
-        return read
 
     def held_out(self, images_at_most: int = 0) -> ImageSet:
         """The images that training never sees (0: all) in the order of their ids, with their captions in that of keys.
@@ -127,20 +137,21 @@ class Samples:
         if images_at_most:
             is_next = (pairs["image_id"][1:] != pairs["image_id"][:-1]).any(axis=1)
             pairs = pairs[np.cumsum(np.r_[False, is_next]) < images_at_most]
-        captions, places = dict[str, list[str]](), list[Place]()
+        captions, places = dict[str, list[str]](), list[tuple[str, int, int]]()
         for first in range(0, len(pairs), _HELD_OUT_TOGETHER):
             rows = pairs[first : first + _HELD_OUT_TOGETHER]
             for row, (image, caption) in zip(rows, self.read(rows), strict=True):
                 identity = row["image_id"].tobytes().hex()
                 if identity not in captions:
-                    places.append(Place(self.shard_of(row), int(row["block"]) * index.BLOCK, len(image), name=identity))
+                    places.append((self.shard_of(row), int(row["block"]) * index.BLOCK, len(image)))
                 captions.setdefault(identity, []).append(caption)
         names, remote = list(captions), self.runs.remote
 
-        def read(numbers: Sequence[int]) -> Iterator[bytes]:
-            return storage.each(_image_at, [places[number] for number in numbers], place=remote)
+        def image_at(number: int) -> bytes:
+            return _bytes_of(*places[number])
 
-        return ImageSet(Images(names, names, read), list(captions.values()), {})
+        images = Images(names, names, lambda numbers: storage.each(image_at, numbers, place=remote))
+        return ImageSet(images, list(captions.values()), {})
 
     def captions(self, at_most: int = 0) -> Iterator[list[str]]:
         """Captions of the pairs, or those of so many smallest keys, in the order of the runs, a shard at a time."""
@@ -150,7 +161,8 @@ class Samples:
         share = self.facts["asked"]["held_out"]
         for shard, table in self.runs.sidecars(["key", "image_id", "caption"]):
             ids, keys = (index.hashes(table[name])[:, 0] for name in ("image_id", "key"))
-            takes = ~index.is_held_out(ids, share) & (keys <= np.uint64(last)) & self.runs.choice(shard, table).stays
+            why, _ = self.runs.choice(shard, table)
+            takes = ~index.is_held_out(ids, share) & (keys <= np.uint64(last)) & (why == "")
             yield [str(caption) for caption in table["caption"].filter(pa.array(takes)).to_pylist()]
 
     def decoded(
@@ -174,10 +186,6 @@ class Samples:
                 yield Decoded(list(map(key_of, rows)), captions, [one is not None for one in pixels], stacked)
 
 
-def _image_at(place: Place) -> bytes:
-    return _bytes_of(place.path, place.offset, place.length or 0)
-
-
 def _bytes_of(tar: str, offset: int, length: int) -> bytes:
     try:
         if storage.is_remote(tar):
@@ -192,15 +200,3 @@ def _bytes_of(tar: str, offset: int, length: int) -> bytes:
 def key_of(pair: np.void) -> str:
     """The sample's key, 32 hex digits."""
     return pair["key"].tobytes().hex()
-
-
-def _neighbours(pairs: Pairs) -> list[npt.NDArray[np.int64]]:
-    """The places of pairs, those together that one read brings, each in the order of their tar: int64 (k,)."""
-    if not len(pairs):
-        return []
-    ordered = np.lexsort([pairs["block"], pairs["shard"]])
-    shards, begins = pairs["shard"][ordered], pairs["block"][ordered].astype(np.int64) * index.BLOCK
-    ends = begins + pairs["image_bytes"][ordered] + pairs["caption_bytes"][ordered]
-    is_far = (shards[1:] != shards[:-1]) | (begins[1:] - ends[:-1] > _BETWEEN)
-    parts = np.split(ordered, np.flatnonzero(is_far) + 1)
-    return [part[first : first + _TOGETHER] for part in parts for first in range(0, len(part), _TOGETHER)]

@@ -59,8 +59,8 @@ class Trained:
             if not facts:
                 what = f"{storage.name(folder)}/index.json"
                 raise UsageError(f"{config.run.folder}: it has no index of its pairs ({what}); train it first")
-            samples = Samples(folder, Runs.open([]), facts)
-            sampler = global_batches(config, samples.sources, samples.weights, samples.images_of)
+            samples = Samples(folder, Runs([]), facts)
+            sampler = global_batches(config, samples)
             if isinstance(sampler, DistinctImages):
                 sampler.resume(first)
             self._parts.append(_Part(samples, sampler, first, last))
@@ -90,8 +90,7 @@ def _where(pairs: Pairs, keys: frozenset[str]) -> Iterator[tuple[int, str]]:
     """Places and keys of the pairs that have one of these keys."""
     firsts = np.array(sorted({int(key[:16], 16) for key in keys}), np.uint64)
     for place in np.flatnonzero(np.isin(pairs["key"][:, 0].astype(np.uint64), firsts)).tolist():
-        key = key_of(pairs[place])
-        if key in keys:
+        if (key := key_of(pairs[place])) in keys:
             yield place, key
 
 
@@ -115,9 +114,11 @@ def settle(config: TrainConfig, manifests: Mapping[str, str], *, is_allowed: boo
     before: dict[str, str] | None = facts.get("manifests")
     if before is None or before == manifests:
         return
-    changed = [run for run in {**before, **manifests} if before.get(run) != manifests.get(run)]
-    digests = {run: [of.get(run, "")[:12] or "not among them" for of in (before, manifests)] for run in changed}
-    differ = ", ".join(f"{run} ({was}, now {now})" for run, (was, now) in digests.items())
+    digests = {run: (before.get(run, ""), manifests.get(run, "")) for run in {**before, **manifests}}
+    none = "not among them"
+    differ = ", ".join(
+        f"{run} ({was[:12] or none}, now {now[:12] or none})" for run, (was, now) in digests.items() if was != now
+    )
     if not is_allowed:
         raise UsageError(
             f"{config.run.folder}: the curated [data] runs are not as this run began with, by their manifest.json: "
@@ -126,9 +127,9 @@ def settle(config: TrainConfig, manifests: Mapping[str, str], *, is_allowed: boo
         )
     step, known, pairs = max(checkpoints.finished(config.run.folder), default=0), changes(config), facts.get("pairs", 0)
     if step > max((change["step"] for change in known), default=0):
-        index, kept = training_folder.path(config, "index"), index_until(config, step)
+        kept = index_until(config, step)
         if not storage.exists(storage.join(kept, "index.json")):
-            storage.move_folder(index, kept)
+            storage.move_folder(training_folder.path(config, "index"), kept)
             storage.delete(training_folder.local(config, "index"))
         known = [*known, {"step": step, "manifests": before, "pairs": pairs}]
     others = {name: value for name, value in facts.items() if name not in training_folder.OF_DATA}

@@ -6,7 +6,8 @@ counted and numbered here first, and given to the trainer; what it then does is 
 """
 
 import json
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import cached_property, partial
 from hashlib import sha256
 from typing import NamedTuple
@@ -16,7 +17,7 @@ import numpy.typing as npt
 from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
 
 from altalign import storage
-from altalign.errors import UnreadableError, UsageError
+from altalign.errors import AltalignError, UnreadableError, UsageError
 from altalign.train.settings.training import OF_RUN, TokenizerSettings
 
 
@@ -55,8 +56,7 @@ class CaptionTokenizer:
             each.encode_special_tokens = True  # as text: a caption may say "[PAD]"
         self._whole.no_truncation()
         self._tokenizer.enable_truncation(tokens_at_most)
-        # BART's, of bytes; or WordPiece
-        self.is_of_bytes = isinstance(self._tokenizer.model, models.BPE)
+        self.is_of_bytes = isinstance(self._tokenizer.model, models.BPE)  # BART's; or WordPiece
         self.special, self._begins = (OF_BART, _SPACE) if self.is_of_bytes else (SPECIAL, "")
         if not self.is_of_bytes:
             self._tokenizer.decoder = decoders.WordPiece(prefix=_CONTINUES, cleanup=False)
@@ -88,10 +88,10 @@ class CaptionTokenizer:
             encoded.append(list(words.values()))
         return encoded
 
-    def framed(self, pieces: Sequence[int]) -> list[int]:
-        """Pieces as the text tower takes them: [CLS] first and [SEP] last, no more than `tokens_at_most`."""
+    def framed(self, pieces: Sequence[int], *, tokens_at_most: int = 0) -> list[int]:
+        """Pieces with [CLS] first and [SEP] last, no more than `tokens_at_most` (0: as captions)."""
         first, last = (self.number(piece) for piece in (self.special.first, self.special.last))
-        return [first, *pieces[: self.tokens_at_most - 2], last]
+        return [first, *pieces[: (tokens_at_most or self.tokens_at_most) - 2], last]
 
     def number(self, piece: str) -> int:
         """The number of a piece. Raises UsageError where the vocabulary does not have it."""
@@ -108,24 +108,48 @@ class CaptionTokenizer:
 
     def words(self) -> list[str]:
         """The pieces of the vocabulary that are whole words, in the order of their numbers; of bytes those of ASCII."""
-        pieces = [piece for piece, _ in sorted(self._tokenizer.get_vocab().items(), key=lambda item: item[1])]
-        whole = [piece for piece in pieces if piece.startswith(self._begins) and not piece.startswith(_CONTINUES)]
-        words = [piece.removeprefix(self._begins) for piece in whole if piece not in self.special]
+        whole = [piece for piece in _pieces(self._tokenizer) if not piece.startswith(_CONTINUES)]
+        begun = [piece for piece in whole if piece.startswith(self._begins) and piece not in self.special]
+        words = [piece.removeprefix(self._begins) for piece in begun]
         return [word for word in words if word.isascii()] if self.is_of_bytes else words
 
     def pieces(self, caption: str) -> list[str]:
-        """The same as text, for people."""
+        """The word pieces of a caption as text, for people."""
         return self._tokenizer.encode(caption).tokens
 
     def shown(self, numbers: Sequence[int]) -> str:
         """Pieces by their numbers as text, for people: joined to words, without [CLS] and [SEP]."""
-        ends = {self.number(piece) for piece in (self.special.first, self.special.last)}
-        kept = [number for number in numbers if number not in ends]
-        return self._tokenizer.decode(kept, skip_special_tokens=False).strip()
+        ends = self.framed([])
+        return self._tokenizer.decode([one for one in numbers if one not in ends], skip_special_tokens=False).strip()
 
     def write(self, path: str) -> None:
         """Write the JSON, which `transformers` and `tokenizers` read."""
         storage.write_bytes(path, self.text.encode())
+
+
+def _pieces(tokenizer: Tokenizer) -> list[str]:
+    """The vocabulary in the order of its numbers."""
+    return [piece for piece, _ in sorted(tokenizer.get_vocab().items(), key=lambda item: item[1])]
+
+
+# Of files -------------------------------------------------------------------------------------------------------------
+
+
+def given(settings: TokenizerSettings, weights: str = "") -> CaptionTokenizer | None:
+    """The tokenizer of the settings, or that in a folder of the text tower's `weights`; None: one is to be trained."""
+    folder, at_most = (settings.file or weights).removeprefix(OF_RUN), settings.tokens_at_most
+    if not folder:
+        return None
+    if storage.kind(folder) != "folder":
+        return read(settings.file, tokens_at_most=at_most) if settings.file else None
+    path = storage.join(folder, _FILE)
+    if not storage.exists(path):
+        for name, made in (("vocab.txt", _of_vocabulary), ("merges.txt", _of_merges)):
+            if storage.exists(other := storage.join(folder, name)):
+                return _checked(CaptionTokenizer(made(other), tokens_at_most=at_most), other)
+        if not settings.file:
+            return None
+    return read(path, tokens_at_most=at_most)
 
 
 def read(path: str, *, tokens_at_most: int) -> CaptionTokenizer:
@@ -134,70 +158,68 @@ def read(path: str, *, tokens_at_most: int) -> CaptionTokenizer:
     Raises UsageError where it is missing, or its numbers are not what the towers rely on ([PAD] = 0, [CLS] first, [SEP]
     last), UnreadableError where it is no tokenizer.
     """
-    try:
+    missing = f"{path}: no such tokenizer; give a tokenizer.json in [tokenizer] file, or none to train one"
+    with _refusing(missing, f"{path}: no tokenizer.json", "give another in [tokenizer] file"):
         tokenizer = CaptionTokenizer(storage.read_bytes(path).decode(), tokens_at_most=tokens_at_most)
-    except FileNotFoundError:
-        raise UsageError(
-            f"{path}: no such tokenizer; give a tokenizer.json in [tokenizer] file, or none to train one"
-        ) from None
-    except (MemoryError, UsageError):
-        raise
-    except Exception as error:  # `tokenizers` raises nothing more precise
-        why = " ".join(str(error).split())
-        raise UnreadableError(f"{path}: no tokenizer.json ({why:.120}); give another in [tokenizer] file") from None
     return _checked(tokenizer, path)
 
 
-def given(settings: TokenizerSettings, weights: str = "") -> CaptionTokenizer | None:
-    """The tokenizer of the settings, or that in a folder of the text tower's `weights`; None: one is to be trained."""
-    folder = (settings.file or weights).removeprefix(OF_RUN)
-    if not folder:
-        return None
-    if storage.kind(folder) != "folder":
-        return read(settings.file, tokens_at_most=settings.tokens_at_most) if settings.file else None
-    at_most = settings.tokens_at_most
-    path, vocabulary, merges = (storage.join(folder, name) for name in (_FILE, "vocab.txt", "merges.txt"))
-    if storage.exists(path):
-        return read(path, tokens_at_most=at_most)
-    if storage.exists(vocabulary):
-        return _of_vocabulary(vocabulary, at_most)
-    if storage.exists(merges):
-        return _of_merges(merges, at_most)
-    return read(path, tokens_at_most=at_most) if settings.file else None
+@contextmanager
+def _refusing(missing: str, damaged: str, advice: str) -> Iterator[None]:
+    """Around what `tokenizers` makes of files: what it raises is no more precise than Exception."""
+    try:
+        yield
+    except FileNotFoundError:
+        raise UsageError(missing) from None
+    except (MemoryError, AltalignError):
+        raise
+    except Exception as error:
+        raise UnreadableError(f"{damaged} ({' '.join(str(error).split()):.120}); {advice}") from None
 
 
-def _of_vocabulary(path: str, tokens_at_most: int) -> CaptionTokenizer:
+def _of_vocabulary(path: str) -> str:
     """BERT's own tokenizer of a vocabulary, a piece a line; lower case, unless tokenizer_config.json says otherwise."""
     pieces = storage.read_bytes(path).decode().splitlines()
     if missing := [piece for piece in SPECIAL if piece not in pieces]:
         raise UnreadableError(f"{path}: no vocabulary of BERT, without {', '.join(missing)}; give a tokenizer.json")
     settings = storage.read_json(storage.join(storage.folder_of(path), "tokenizer_config.json"))
     lower = bool(settings.get("do_lower_case", True))
-    normalizer = normalizers.BertNormalizer(lowercase=lower, strip_accents=None)
-    return _checked(CaptionTokenizer(_json(pieces, normalizer), tokens_at_most=tokens_at_most), path)
+    return _json(pieces, normalizers.BertNormalizer(lowercase=lower, strip_accents=None))
 
 
-def _of_merges(path: str, tokens_at_most: int) -> CaptionTokenizer:
+def _of_merges(path: str) -> str:
     """BART's own tokenizer, of the vocabulary (vocab.json) and the merges of a folder, the first the most frequent."""
     vocabulary = storage.join(storage.folder_of(path), "vocab.json")
-    try:
+    missing = f"{vocabulary}: no such file beside merges.txt; give a folder with both"
+    with _refusing(missing, f"{path}: with vocab.json no tokenizer of BART", "give a tokenizer.json"):
         numbers = {str(piece): int(number) for piece, number in json.loads(storage.read_bytes(vocabulary)).items()}
         lines = storage.read_bytes(path).decode().splitlines()
         pairs = [line.split(" ") for line in lines if line and not line.startswith("#version")]
-        model = models.BPE(numbers, [(left, right) for left, right in pairs])
+        made = Tokenizer(models.BPE(numbers, [(left, right) for left, right in pairs]))
         last, first = ((name, numbers[name]) for name in (OF_BART.last, OF_BART.first))
-    except FileNotFoundError:
-        raise UsageError(f"{vocabulary}: no such file beside merges.txt; give a folder with both") from None
-    except MemoryError:
-        raise
-    except Exception as error:  # `tokenizers` raises nothing more precise
-        why = f"with vocab.json no tokenizer of BART ({' '.join(str(error).split()):.120})"
-        raise UnreadableError(f"{path}: {why}; give a tokenizer.json") from None
-    made = Tokenizer(model)
     made.pre_tokenizer, made.decoder = pre_tokenizers.ByteLevel(add_prefix_space=False), decoders.ByteLevel()
     made.add_special_tokens(list(OF_BART))
     made.post_processor = processors.RobertaProcessing(last, first, add_prefix_space=False)
-    return _checked(CaptionTokenizer(made.to_str(), tokens_at_most=tokens_at_most), path)
+    return made.to_str()
+
+
+def _checked(tokenizer: CaptionTokenizer, path: str) -> CaptionTokenizer:
+    """The same, where its numbers are what the towers rely on."""
+    pieces, (ids,), special = tokenizer.pieces("a b"), tokenizer.encode(["a b"]), tokenizer.special
+    if len(pieces) < 3 or (pieces[0], pieces[-1]) != (special.first, special.last):
+        raise UsageError(
+            f"{path}: it makes {' '.join(pieces)!r} of 'a b', without {special.first} first or {special.last} last: "
+            f"the text tower reads {special.first}; add a post-processor"
+        )
+    padding = json.loads(tokenizer.text)["model"].get("vocab", {}).get(special.padding)
+    # BART's tower never looks at padding, whatever its number
+    if not tokenizer.is_of_bytes and (padding != 0 or 0 in ids):
+        what = f"[PAD] is {'not there' if padding is None else padding}"
+        raise UsageError(f"{path}: {what}, and captions are padded with 0; number it 0")
+    return tokenizer
+
+
+# Trained --------------------------------------------------------------------------------------------------------------
 
 
 def train(captions: Callable[[], Iterable[Sequence[str]]], settings: TokenizerSettings) -> CaptionTokenizer:
@@ -216,8 +238,9 @@ def train(captions: Callable[[], Iterable[Sequence[str]]], settings: TokenizerSe
     letters, continuing = _alphabet(captions(), normalizer, at_most)
     if not letters:
         raise UsageError("[tokenizer] no caption to train on has a letter twice; give other [data] runs, or a file")
+    known = [*SPECIAL, *letters, *continuing]
     trainer = trainers.WordPieceTrainer(
-        vocab_size=max(size, len(SPECIAL) + len(letters) + len(continuing)),
+        vocab_size=max(size, len(known)),
         min_frequency=_FREQUENCY_AT_LEAST,
         special_tokens=[*SPECIAL, *continuing],  # so that they have numbers before the trainer meets them
         initial_alphabet=letters,
@@ -227,13 +250,32 @@ def train(captions: Callable[[], Iterable[Sequence[str]]], settings: TokenizerSe
     trained = Tokenizer(models.WordPiece(unk_token="[UNK]"))
     trained.normalizer, trained.pre_tokenizer = normalizer, pre_tokenizers.BertPreTokenizer()
     trained.train_from_iterator((caption for part in captions() for caption in part), trainer)
-    known = {*SPECIAL, *letters, *continuing}
-    merges = [piece for piece, _ in sorted(trained.get_vocab().items(), key=lambda item: item[1]) if piece not in known]
-    pieces = [*SPECIAL, *letters, *continuing, *merges]
-    return CaptionTokenizer(_json(pieces, normalizer), tokens_at_most=settings.tokens_at_most)
+    others = set(trained.get_vocab()) - set(known)
+    merges = [piece for piece in _pieces(trained) if piece in others]
+    return CaptionTokenizer(_json([*known, *merges], normalizer), tokens_at_most=settings.tokens_at_most)
+
+
+def _alphabet(
+    captions: Iterable[Sequence[str]], normalizer: normalizers.Normalizer, at_most: int
+) -> tuple[list[str], list[str]]:
+    """Letters, and with ## before them those that can stand within a word, both in the order of code points."""
+    counts, normalised = np.zeros(_CODE_POINTS, np.int64), np.zeros(_CODE_POINTS, np.int64)
+    for part in captions:
+        points = np.frombuffer("".join(part).encode("utf-32-le"), np.uint32)
+        counts += np.bincount(points, minlength=_CODE_POINTS)
+    for point in np.flatnonzero(counts):
+        for letter in normalizer.normalize_str(chr(point)):
+            if not letter.isspace():
+                normalised[ord(letter)] += counts[point]
+    frequent = np.flatnonzero(normalised >= _FREQUENCY_AT_LEAST)
+    kept = sorted(frequent[np.argsort(-normalised[frequent], kind="stable")][:at_most].tolist())
+    letters, splitter = [chr(point) for point in kept], pre_tokenizers.BertPreTokenizer()
+    words_of = {c: splitter.pre_tokenize_str(normalizer.normalize_str(f"a{c}")) for c in letters}
+    return letters, [_CONTINUES + letter for letter in letters if len(words_of[letter]) == 1]
 
 
 def _json(pieces: list[str], normalizer: normalizers.Normalizer) -> str:
+    """A tokenizer of WordPiece, as its file."""
     numbers = {piece: number for number, piece in enumerate(pieces)}
     tokenizer = Tokenizer(models.WordPiece(numbers, unk_token="[UNK]", max_input_chars_per_word=100))
     tokenizer.normalizer, tokenizer.pre_tokenizer = normalizer, pre_tokenizers.BertPreTokenizer()
@@ -242,43 +284,3 @@ def _json(pieces: list[str], normalizer: normalizers.Normalizer) -> str:
     value = json.loads(tokenizer.to_str())
     value["model"]["vocab"] = numbers  # in their order
     return json.dumps(value, ensure_ascii=False, indent=2) + "\n"
-
-
-def _alphabet(
-    captions: Iterable[Sequence[str]], normalizer: normalizers.Normalizer, at_most: int
-) -> tuple[list[str], list[str]]:
-    """Letters, and with ## before them those that can stand within a word, both in the order of code points."""
-    counts = np.zeros(_CODE_POINTS, np.int64)
-    for part in captions:
-        points = np.frombuffer("".join(part).encode("utf-32-le"), np.uint32)
-        counts += np.bincount(points, minlength=_CODE_POINTS)
-    normalised = np.zeros(_CODE_POINTS, np.int64)
-    for point in np.flatnonzero(counts):
-        for letter in normalizer.normalize_str(chr(point)):
-            if not letter.isspace():
-                normalised[ord(letter)] += counts[point]
-    frequent = np.flatnonzero(normalised >= _FREQUENCY_AT_LEAST)
-    kept = sorted(frequent[np.argsort(-normalised[frequent], kind="stable")][:at_most].tolist())
-    letters = [chr(point) for point in kept]
-    splitter = pre_tokenizers.BertPreTokenizer()
-    is_one_word = {c: len(splitter.pre_tokenize_str(normalizer.normalize_str(f"a{c}"))) == 1 for c in letters}
-    return letters, [_CONTINUES + letter for letter in letters if is_one_word[letter]]
-
-
-def _checked(tokenizer: CaptionTokenizer, path: str) -> CaptionTokenizer:
-    """The same, where its numbers are what the towers rely on."""
-    pieces, (ids,), special = tokenizer.pieces("a b"), tokenizer.encode(["a b"]), tokenizer.special
-    if len(pieces) < 3 or (pieces[0], pieces[-1]) != (special.first, special.last):
-        raise UsageError(
-            f"{path}: it makes {' '.join(pieces)!r} of 'a b', without {special.first} first or {special.last} last: "
-            f"the text tower reads {special.first}; add a post-processor"
-        )
-    if tokenizer.is_of_bytes:  # BART's tower never looks at padding, whatever its number
-        return tokenizer
-    padding = json.loads(tokenizer.text)["model"].get("vocab", {}).get(special.padding)
-    if padding != 0 or 0 in ids:
-        raise UsageError(
-            f"{path}: [PAD] is {'not there' if padding is None else padding}, and captions are padded with 0; number "
-            "it 0"
-        )
-    return tokenizer

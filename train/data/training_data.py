@@ -4,7 +4,7 @@ Rank 0 makes it, and all open it.
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 from altalign import storage
@@ -15,7 +15,7 @@ from altalign.train.data.captions import Prompts, Swapped
 from altalign.train.data.index import KEPT
 from altalign.train.data.order import DistinctImages, Sampler, Waiting, global_batches
 from altalign.train.data.packed import ClassNumbers
-from altalign.train.data.runs import LEFT_OUT, Runs
+from altalign.train.data.runs import Runs
 from altalign.train.data.samples import Samples
 from altalign.train.data.tokenizer import CaptionTokenizer
 from altalign.train.run import training_folder, weights
@@ -41,25 +41,25 @@ class TrainingData:
     @property
     def lineage(self) -> dict[str, Any]:
         """Digests that tie weights to their training data."""
-        runs = self.samples.runs
-        facts: dict[str, Any] = {"manifests": dict(runs.manifests)}
-        if runs.clusters:
-            facts["clusters"] = {folder: digest for folder, (_, digest) in runs.clusters.items()}
-        if runs.scores:
-            facts["scores"] = dict(runs.scores)
-        if self.estimates is not None:
-            facts["noise_sha256"] = self.estimates.digest
-        if self.swapped is not None:
-            facts["captions_sha256"] = self.swapped.captions.digest
-            facts["captioned_manifests"] = dict(self.swapped.learned_from)
-        if self.prompts is not None and self.prompts.concepts is not None:
-            facts["concepts_sha256"] = self.prompts.concepts.digest
-        return {**facts, "tokenizer_sha256": self.tokenizer.digest, "pairs": len(self.samples)}
+        runs, swapped, concepts = self.samples.runs, self.swapped, self.prompts and self.prompts.concepts
+        facts: dict[str, Any] = {
+            "manifests": runs.manifests,
+            "clusters": {folder: digest for folder, (_, digest) in runs.clusters.items()},
+            "scores": runs.scores,
+            "noise_sha256": self.estimates and self.estimates.digest,
+            "captions_sha256": swapped and swapped.captions.digest,
+            "captioned_manifests": swapped and swapped.learned_from,
+            "concepts_sha256": concepts and concepts.digest,
+            "tokenizer_sha256": self.tokenizer.digest,
+            "pairs": len(self.samples),
+        }
+        return {name: value for name, value in facts.items() if value}
 
     def state(self, step: int) -> dict[str, Any]:
         """What a checkpoint after `step` steps keeps of the data: digests, and the pairs that wait."""
-        waiting = {"waiting": asdict(self.sampler.state(step))} if isinstance(self.sampler, DistinctImages) else {}
-        return {"samples_seen": step * self.sampler.size, **self.lineage, **waiting}
+        sampler = self.sampler
+        waiting = {"waiting": sampler.state(step)._asdict()} if isinstance(sampler, DistinctImages) else {}
+        return {"samples_seen": step * sampler.size, **self.lineage, **waiting}
 
     def resume(self, step: int, state: Mapping[str, Any]) -> None:
         """Continue from the state of a checkpoint; of other pairs, none waits."""
@@ -82,11 +82,28 @@ def check_there(config: TrainConfig) -> None:
 
 
 def prepared(config: TrainConfig, ranks: Ranks, *, say: _Say, data_changed: bool = False) -> TrainingData:
-    """Index the pairs and train the tokenizer, or open what an earlier command has made of both. Raises as `Runs.open`.
+    """Index the pairs and train the tokenizer, or open what an earlier command has made of both. Raises as `Runs`.
 
     With `data_changed` the training goes on though a run that it learns from is not as it was.
     """
-    return ranks.first_then_others(lambda: _opened(config, say, data_changed=data_changed))
+
+    def opened() -> TrainingData:
+        samples, noise = samples_of(config, say, data_changed=data_changed), config.noise
+        if "chosen" in samples.facts:
+            say(selection_line(samples))
+        # before a tokenizer is trained: settings that cannot be are refused
+        sampler, estimates, swapped = global_batches(config, samples), None, None
+        if noise.estimates:
+            path = by_key.path_of(noise.estimates, noise_estimates.FILE)
+            estimates = by_key.opened(path, _place(config, "noise"), "eps", "[noise] estimates", samples)
+            if noise.captions:
+                path = by_key.path_of(noise.captions, CAPTIONS)
+                written = by_key.opened(path, _place(config, "captions"), "caption", "[noise] captions", samples)
+                learned_from = storage.read_json(by_key.mark_of(path)).get("learned_from", {})
+                swapped = Swapped(written, estimates, learned_from)
+        return TrainingData(samples, sampler, _tokenizer(config, samples, say), estimates, swapped, prompts_of(config))
+
+    return ranks.first_then_others(opened)
 
 
 def runs_of(config: TrainConfig, say: _Say = lambda _: None) -> list[str]:
@@ -102,7 +119,7 @@ def samples_of(config: TrainConfig, say: _Say = lambda _: None, *, data_changed:
 
     Raises UsageError: the training has learned from other pairs, and `data_changed` does not allow it.
     """
-    runs = Runs.of_settings(runs_of(config, say), config.data)
+    runs = Runs(runs_of(config, say), config.data)
     steps_of_pair.settle(config, runs.manifests, is_allowed=data_changed, say=say)
     folder = training_folder.local(config, "index")
     return Samples.open(folder, runs, held_out=config.data.held_out, pairs=config.data.pairs)
@@ -111,26 +128,13 @@ def samples_of(config: TrainConfig, say: _Say = lambda _: None, *, data_changed:
 def selection_line(samples: Samples) -> str:
     """How many pairs a condition or weights have left, and why the others are not among them."""
     counts: dict[str, int] = samples.facts.get("chosen", {})
-    gone = ", ".join(f"{counts[why]:,} {words}" for why, words in LEFT_OUT.items() if counts.get(why))
+    words = {
+        "where": "for which [data] where does not hold",
+        "missing": "without a value",
+        "weight": "whose weight is 0",
+    }
+    gone = ", ".join(f"{counts[why]:,} {what}" for why, what in words.items() if counts.get(why))
     return f"{counts.get(KEPT, 0):,} of {sum(counts.values()):,} pairs are left; left out are {gone or 'none'}"
-
-
-def _opened(config: TrainConfig, say: _Say, *, data_changed: bool) -> TrainingData:
-    samples, noise = samples_of(config, say, data_changed=data_changed), config.noise
-    if "chosen" in samples.facts:
-        say(selection_line(samples))
-    # before a tokenizer is trained: settings that cannot be are refused
-    sampler = global_batches(config, samples.sources, samples.weights, samples.images_of)
-    estimates = swapped = None
-    if noise.estimates:
-        path, place = by_key.path_of(noise.estimates, noise_estimates.FILE), _place(config, "noise")
-        estimates = by_key.opened(path, place, "eps", "[noise] estimates", samples)
-        if noise.captions:
-            path, place = by_key.path_of(noise.captions, CAPTIONS), _place(config, "captions")
-            written = by_key.opened(path, place, "caption", "[noise] captions", samples)
-            learned_from = storage.read_json(by_key.mark_of(path)).get("learned_from", {})
-            swapped = Swapped(written, estimates, learned_from)
-    return TrainingData(samples, sampler, _tokenizer(config, samples, say), estimates, swapped, prompts_of(config))
 
 
 def _place(config: TrainConfig, name: str) -> str:
@@ -140,27 +144,25 @@ def _place(config: TrainConfig, name: str) -> str:
 def prompts_of(config: TrainConfig) -> Prompts | None:
     """What a captioner reads, where there is one."""
     chosen, concepts = config.captioner, None
-    if not chosen.weight:
-        return None
-    if chosen.concepts:
+    if chosen.weight and chosen.concepts:
         concepts = by_key.opened(chosen.concepts, _place(config, "concepts"), "concepts", "[captioner] concepts")
-    return Prompts(chosen, concepts)
+    return Prompts(chosen, concepts) if chosen.weight else None
 
 
 def _tokenizer(config: TrainConfig, samples: Samples, say: _Say) -> CaptionTokenizer | ClassNumbers:
     """The tokenizer of the run, trained if there is none yet; or its classes."""
-    place, chosen = training_folder.path(config, "tokenizer.json"), config.tokenizer
+    place, chosen, tower = training_folder.path(config, "tokenizer.json"), config.tokenizer, config.text_tower
     if config.classification.train:
         numbers = ClassNumbers.read(training_folder.path(config, "packed", packed.CLASSES))
         numbers.write(place)
         return numbers
     if storage.exists(place):
         return tokenizer.read(place, tokens_at_most=chosen.tokens_at_most)
-    made = tokenizer.given(chosen, config.text_tower.weights)
-    if made is not None and made.is_of_bytes and config.text_tower.architecture != "bart":
+    made = tokenizer.given(chosen, tower.weights)
+    if made is not None and made.is_of_bytes and tower.architecture != "bart":
         raise UsageError(
             f"[tokenizer] pieces of bytes, which are BART's, and [text_tower] architecture = "
-            f'"{config.text_tower.architecture}"; give "bart", or another tokenizer'
+            f'"{tower.architecture}"; give "bart", or another tokenizer'
         )
     if made is None:
         say(f"training a tokenizer on the captions of {len(samples):,} pairs")

@@ -7,9 +7,9 @@ stopped goes on where it was; ranks take parts in turn.
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from hashlib import sha256
 from itertools import compress
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -74,17 +74,12 @@ def write(trained: Trained, data: TrainConfig, ranks: Ranks) -> None:
         "learned_from": storage.read_json(str(trained.place / "state.json")).get("manifests", {}),
         "concepts": prompts.concepts.digest if prompts is not None and prompts.concepts is not None else None,
     }
-    is_new = by_key.write(
-        place,
-        SCHEMA,
-        lambda first, after: captions.table(samples, numbers[first:after]),
-        len(numbers),
-        source=basis,
-        size=_PART,
-        ranks=ranks,
-        what="captions of",
-    )
-    if is_new and ranks.is_first:
+    making = by_key.Making(place, basis, ranks, "captions of")
+
+    def of_pairs(first: int, after: int) -> pa.Table:
+        return captions.table(samples, numbers[first:after])
+
+    if making.write(SCHEMA, of_pairs, len(numbers), size=_PART) and ranks.is_first:
         terminal.stdout().print(f"captions: {terminal.shown(place)}", soft_wrap=True)
 
 
@@ -147,8 +142,7 @@ class Captions:
 # Beam search ----------------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class Written:
+class Written(NamedTuple):
     """The tokens of a caption, without first and last, and the sum of the log p of these and of the last."""
 
     tokens: list[int]
@@ -161,56 +155,35 @@ def beam(
     """The best caption that beam search finds for each of so many items, by log p over the number of tokens.
 
     `first` and `last` begin and end each caption, which has `at_least` to `at_most` tokens between them, none of
-    `never`; `beams` beginnings of each item are gone on with.
+    `never`; `beams` beginnings of each item are gone on with. Of the best 2 `beams` those that end are captions; an
+    item that has `beams` of these does not go on.
     """
-    tokens = torch.full((items, 1), first)
-    of_item, sums = torch.arange(items), torch.zeros(items)
+    tokens, of_item, sums = torch.full((items, 1), first), torch.arange(items), torch.zeros(items)
     ended: list[list[Written]] = [[] for _ in range(items)]
     for length in range(at_most + 1):
         log_p = next_of(tokens, of_item).float().cpu()
         log_p[:, list(never)] = -torch.inf
         if length < at_least:
             log_p[:, last] = -torch.inf
-        if length == at_most:  # no more but the end
-            for row, item in enumerate(of_item.tolist()):
-                ended[item].append(Written(tokens[row, 1:].tolist(), float(sums[row] + log_p[row, last])))
-            break
-        kept = _kept(sums[:, None] + log_p, of_item, tokens, ended, last=last, beams=beams)
+        scores, kept = sums[:, None] + log_p, list[tuple[int, int, float]]()  # row, next token, sum
+        for item in of_item.unique_consecutive().tolist():
+            rows = torch.nonzero(of_item == item)[:, 0]
+            if length == at_most:  # no more but the end
+                ended[item] += [Written(tokens[row, 1:].tolist(), float(scores[row, last])) for row in rows]
+                continue
+            flat, of_this = scores[rows].flatten(), list[tuple[int, int, float]]()
+            best = flat.topk(min(2 * beams, len(flat)))
+            for score, place in zip(best.values.tolist(), best.indices.tolist(), strict=True):
+                row, word = int(rows[place // scores.shape[1]]), place % scores.shape[1]
+                if word == last and score > -torch.inf:
+                    ended[item].append(Written(tokens[row, 1:].tolist(), score))
+                elif score > -torch.inf and len(of_this) < beams:
+                    of_this.append((row, word, score))
+            if len(ended[item]) < beams:
+                kept += of_this
         if not kept:
             break
-        rows, words, scores = (list(column) for column in zip(*kept, strict=True))
-        tokens = torch.cat([tokens[rows], torch.tensor(words)[:, None]], 1)
-        of_item, sums = of_item[rows], torch.tensor(scores)
+        before, words, sums_after = (list(column) for column in zip(*kept, strict=True))
+        tokens = torch.cat([tokens[before], torch.tensor(words)[:, None]], 1)
+        of_item, sums = of_item[before], torch.tensor(sums_after)
     return [max(some, key=lambda one: one.log_p / (len(one.tokens) + 1)) for some in ended]
-
-
-def _kept(
-    scores: torch.Tensor,
-    of_item: torch.Tensor,
-    tokens: torch.Tensor,
-    ended: list[list[Written]],
-    *,
-    last: int,
-    beams: int,
-) -> list[tuple[int, int, float]]:
-    """The beginnings that go on: row, next token, sum. Those among the best 2 `beams` of an item that end are noted.
-
-    An item that has `beams` ended captions does not go on.
-    """
-    vocabulary, kept = scores.shape[1], list[tuple[int, int, float]]()
-    for item in of_item.unique_consecutive().tolist():
-        rows = torch.nonzero(of_item == item)[:, 0]
-        flat = scores[rows].flatten()
-        best = flat.topk(min(2 * beams, len(flat)))
-        of_this = list[tuple[int, int, float]]()
-        for score, place in zip(best.values.tolist(), best.indices.tolist(), strict=True):
-            row, word = int(rows[place // vocabulary]), place % vocabulary
-            if score == -torch.inf:
-                continue
-            if word == last:
-                ended[item].append(Written(tokens[row, 1:].tolist(), score))
-            elif len(of_this) < beams:
-                of_this.append((row, word, score))
-        if len(ended[item]) < beams:
-            kept += of_this
-    return kept

@@ -64,12 +64,26 @@ def retrieve(
     """
     if storage.kind(out) == "file" or {name for name in storage.entries(out) if not storage.is_partial(name)} - _OURS:
         raise UsageError(f"{out}: it is there already, and no folder of concepts; give a new one")
-    known = _known(lists)
+    tagged = None if lists else tagger()
+    if not lists and tagged is None:
+        raise UsageError(f"no --words, and no tagger is installed (spaCy with {TAGGER}): give files of nouns")
+    known = of_lists(chain.from_iterable(map(_lines, lists)), [], texts_at_least=0)
+    if lists and not known:
+        raise UsageError(f"{', '.join(lists)}: no noun in it; give files with a noun a line")
     storage.sweep(out)
     encoder = torch_models.opened(model)
     index = storage.join(storage.local_folder(out), "index")
     samples = Samples.open(index, runs)
-    nouns = _nouns(samples, texts, known, texts_at_least)
+    counted = chain.from_iterable(map(_lines, texts) if texts else samples.captions())
+    if tagged is None:
+        nouns = of_lists(known, counted, texts_at_least=texts_at_least)
+    else:
+        nouns = of_tagger(tagged, counted, texts_at_least=texts_at_least)
+    if not nouns:
+        raise UsageError(
+            f"no noun is in {texts_at_least} texts: no concept could be found; give other --words or --texts, or a "
+            "lower --at-least"
+        )
     keys, numbers = by_key.in_order(samples)
     place = storage.join(out, "concepts.parquet")
     basis = {
@@ -90,17 +104,9 @@ def retrieve(
         raise UsageError(f"{out}: its concepts are of other {changed}; give a new folder")
     terminal.stderr().print(f"{len(nouns):,} nouns, {len(samples):,} pairs", soft_wrap=True)
     storage.write_bytes(storage.join(out, "nouns.txt"), "".join(f"{noun}\n" for noun in nouns).encode())
-    concepts = Concepts(encoder, samples, nouns, prompt, top)
-    by_key.write(
-        place,
-        SCHEMA,
-        lambda first, after: concepts.table(numbers[first:after]),
-        len(numbers),
-        source=basis,
-        size=_PART,
-        ranks=Ranks(0, 1, torch.device("cpu")),
-        what="concepts of",
-    )
+    concepts, alone = Concepts(encoder, samples, nouns, prompt, top), Ranks(0, 1, torch.device("cpu"))
+    making = by_key.Making(place, basis, alone, "concepts of")
+    making.write(SCHEMA, lambda first, after: concepts.table(numbers[first:after]), len(numbers), size=_PART)
     storage.delete(index)
     terminal.stdout().print(f"concepts: {terminal.shown(place)}", soft_wrap=True)
     return 0
@@ -136,33 +142,6 @@ class Concepts:
 
 
 # The vocabulary: nouns of word lists, or those that a tagger finds, that texts have often enough ----------------------
-
-
-def _known(lists: Sequence[str]) -> list[str]:
-    """The nouns of lists, none where a tagger finds them."""
-    if not lists and tagger() is None:
-        raise UsageError(f"no --words, and no tagger is installed (spaCy with {TAGGER}): give files of nouns")
-    known = of_lists(chain.from_iterable(map(_lines, lists)), [], texts_at_least=0)
-    if lists and not known:
-        raise UsageError(f"{', '.join(lists)}: no noun in it; give files with a noun a line")
-    return known
-
-
-def _nouns(samples: Samples, texts: Sequence[str], known: Sequence[str], texts_at_least: int) -> list[str]:
-    """Of the nouns that are known, or else of a tagger, those that files of texts have, or else the runs' captions."""
-    counted = chain.from_iterable(map(_lines, texts) if texts else samples.captions())
-    if known:
-        nouns = of_lists(known, counted, texts_at_least=texts_at_least)
-    else:
-        tagged = tagger()
-        assert tagged is not None
-        nouns = of_tagger(tagged, counted, texts_at_least=texts_at_least)
-    if not nouns:
-        raise UsageError(
-            f"no noun is in {texts_at_least} texts: no concept could be found; give other --words or --texts, or a "
-            "lower --at-least"
-        )
-    return nouns
 
 
 def _lines(path: str) -> Iterator[str]:

@@ -50,16 +50,15 @@ def measure(run: str, *, step: int | None = None, batch: int = 0) -> int:
 
 def of_trained(trained: Trained, ranks: Ranks, *, batch: int = 0) -> None:
     """The same for a checkpoint that is open. A collective."""
-    config, out = trained.config, terminal.stdout()
+    config, model = trained.config, trained.model.to(ranks.device)
     data = prepared(config, ranks, say=terminal.stderr().print)
-    keys, numbers = in_order(data.samples)
+    place, (keys, numbers) = table_of(config), in_order(data.samples)
     basis = {
         "checkpoint": trained.digest,
         "step": trained.step,
         "keys": sha256(keys.tobytes()).hexdigest(),
         "batch": batch or config.loop.global_batch,
     }
-    model, place = trained.model.to(ranks.device), table_of(config)
     with torch.no_grad():
         if storage.read_json(mark_of(config)).get("asked") != basis or not storage.exists(place):
             of_rank = Encoders(config, model, trained.tokenizer, Ranks(0, 1, ranks.device))
@@ -73,29 +72,29 @@ def of_trained(trained: Trained, ranks: Ranks, *, batch: int = 0) -> None:
                 return pa.table({"loss": np.concatenate(measured)})
 
             of_parts = [*bounds[:-1:_BATCHES_OF_A_PART], bounds[-1]]
-            parts = by_key.make_parts(place, losses, of_parts, source=basis, ranks=ranks, what="measured")
+            parts = by_key.Making(place, basis, ranks, "measured").parts(losses, of_parts)
             if ranks.is_first:
                 _fit(config, keys, parts, basis)
             ranks.wait()
         if ranks.is_first:
-            measured = known(config, data.samples)
+            measured, out = known(config, data.samples), terminal.stdout()
             assert measured is not None
             out.print(_in_words(measured), soft_wrap=True)
             out.print(f"noise: {terminal.shown(place)}", soft_wrap=True)
-            encoders_of = Encoders(config, model, trained.tokenizer, ranks)
-            page.write(config, data, encoders_of, page.results(config, trained.step))
+            of_all = Encoders(config, model, trained.tokenizer, ranks)
+            page.write(config, data, of_all, page.results(config, trained.step))
     ranks.wait()  # none leaves before the first is done
 
 
 def _fit(config: TrainConfig, keys: Keys, parts: Sequence[str], basis: Mapping[str, Any]) -> None:
     """Fit the mixture to the losses of the parts, and write the table; then the parts go."""
-    tables = [pq.read_table(pa.BufferReader(storage.read_bytes(part))) for part in parts]
-    losses = pa.concat_tables(tables)["loss"].to_numpy()
+    losses = np.concatenate(
+        [pq.read_table(pa.BufferReader(storage.read_bytes(part)))["loss"].to_numpy() for part in parts]
+    )
     is_known = ~np.isnan(losses)
     if not is_known.any():
         raise UnreadableError(f"{config.run.folder}: none of {len(keys):,} images can be decoded; look at the shards")
-    fitted = noise_estimates.fitted(losses[is_known])
-    eps = np.zeros(len(losses), np.float32)
+    fitted, eps = noise_estimates.fitted(losses[is_known]), np.zeros(len(losses), np.float32)
     eps[is_known] = fitted.noise(losses[is_known])
     noise_estimates.write(table_of(config), keys, losses, eps)
     storage.write_json(mark_of(config), {"asked": dict(basis), "mixture": asdict(fitted)})

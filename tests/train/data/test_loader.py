@@ -121,37 +121,35 @@ def test_batches_have_what_sampler_augmentation_and_tokenizer_say(data: Data) ->
 
 
 @pytest.mark.parametrize("ranks", [1, 2, 3, 5])
-def test_ranks_share_a_global_batch_in_order(data: Data, ranks: int) -> None:
-    whole = data.batches(after_batch=4)
-    shares = [data.batches(after_batch=4, rank=rank, ranks=ranks) for rank in range(ranks)]
-    for number, batch in enumerate(whole):
-        assert [pair for share in shares for pair in plain(share[number])] == plain(batch)
-    sizes = [len(share[0]) for share in shares]
-    assert max(sizes) - min(sizes) <= 1
-
-
-def test_a_run_goes_on_in_the_middle_of_an_epoch(data: Data) -> None:
-    whole = data.batches()
+@pytest.mark.parametrize("name", ["data", "damaged", "zerovl"])
+def test_ranks_share_a_global_batch_in_order_and_go_on_in_the_middle_of_an_epoch(
+    name: str, ranks: int, request: pytest.FixtureRequest
+) -> None:
+    data, alone, together = request.getfixturevalue(name), list[Undecodable](), list[Undecodable]()
+    whole = data.batches(undecodable=alone.append)
     for first in (1, 4, 7):
-        assert [plain(batch) for batch in data.batches(first_batch=first)] == [plain(batch) for batch in whole[first:]]
+        together.clear()
+        shares = [
+            data.batches(first_batch=first, rank=rank, ranks=ranks, undecodable=together.append)
+            for rank in range(ranks)
+        ]
+        for number, batch in enumerate(whole[first:]):
+            assert [pair for share in shares for pair in plain(share[number])] == plain(batch)
+        assert sorted(together, key=lambda one: (one.batch, one.place)) == [one for one in alone if one.batch >= first]
+        sizes = [len(share[0]) for share in shares]
+        assert max(sizes) - min(sizes) <= 1
 
 
 @pytest.mark.trained
-@pytest.mark.parametrize("workers", [1, 2, 3])
-def test_workers_change_nothing(damaged: Data, workers: int) -> None:
-    alone: list[Undecodable] = []
-    together: list[Undecodable] = []
-    whole = damaged.batches(undecodable=alone.append)
-    found = damaged.batches(workers=workers, undecodable=together.append)
+@pytest.mark.parametrize(("name", "workers"), [("damaged", 1), ("damaged", 2), ("damaged", 3), ("zerovl", 2)])
+def test_workers_change_nothing(name: str, workers: int, request: pytest.FixtureRequest) -> None:
+    data, alone, together = request.getfixturevalue(name), list[Undecodable](), list[Undecodable]()
+    whole = data.batches(undecodable=alone.append)
+    found = data.batches(workers=workers, undecodable=together.append)
     assert [plain(batch) for batch in found] == [plain(batch) for batch in whole]
     assert together == alone
-    resumed = [
-        damaged.batches(workers=workers, first_batch=5, rank=rank, ranks=3, undecodable=together.append)
-        for rank in range(3)
-    ]
-    assert [[pair for share in resumed for pair in plain(share[number])] for number in range(5)] == [
-        plain(batch) for batch in whole[5:]
-    ]
+    resumed = data.batches(workers=workers, first_batch=5, rank=1, ranks=3, undecodable=[].append)
+    assert [plain(batch) for batch in resumed] == [plain(batch)[4:8] for batch in whole[5:]]
 
 
 def test_pieces_make_the_same_batches_as_whole_ones(data: Data, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -188,17 +186,6 @@ def test_what_does_not_decode_is_named_and_a_spare_of_its_source_takes_its_place
         assert one.shard.endswith(".tar")
         assert "runcated" in one.error or "remature" in one.error
     assert all(len(batch) == 12 for batch in made)
-
-
-def test_ranks_and_resumed_runs_take_the_same_spares(damaged: Data) -> None:
-    found: list[Undecodable] = []
-    again: list[Undecodable] = []
-    whole = damaged.batches(undecodable=found.append)
-    shares = [damaged.batches(first_batch=2, rank=rank, ranks=2, undecodable=again.append) for rank in range(2)]
-    assert [[pair for share in shares for pair in plain(share[number])] for number in range(8)] == [
-        plain(batch) for batch in whole[2:]
-    ]
-    assert sorted(again, key=lambda one: (one.batch, one.place)) == [one for one in found if one.batch >= 2]
 
 
 def test_the_log_has_each_once(tmp_path: Path) -> None:
@@ -352,8 +339,6 @@ def test_workers_of_a_process_that_was_killed_end_with_it(tmp_path: Path) -> Non
 
 # All of ZeroVL's parts ------------------------------------------------------------------------------------------------
 
-SIZE, BATCHES = 8, 14  # a source's pairs are gone through more than once
-
 
 @pytest.fixture(scope="module")
 def zerovl(tmp_path_factory: pytest.TempPathFactory) -> Data:
@@ -365,28 +350,9 @@ def zerovl(tmp_path_factory: pytest.TempPathFactory) -> Data:
     return made(tmp_path_factory.mktemp("zerovl"), of, ZEROVL, tokens_at_most=25)
 
 
-def of_zerovl(data: Data, **given: Any) -> list[list[tuple[object, ...]]]:
-    return [plain(batch) for batch in data.batches(sampler=data.sampler(SIZE), after_batch=BATCHES, **given)]
-
-
-@pytest.fixture(scope="module")
-def alone(zerovl: Data) -> list[list[tuple[Any, ...]]]:
-    return of_zerovl(zerovl)
-
-
-def test_a_batch_is_of_one_source_and_a_caption_has_25_tokens_at_most(alone: list[list[tuple[Any, ...]]]) -> None:
-    assert [len({source for _, source, *_ in batch}) for batch in alone] == [1] * BATCHES
+def test_a_batch_is_of_one_source_and_a_caption_has_25_tokens_at_most(zerovl: Data) -> None:
+    alone = [plain(batch) for batch in zerovl.batches()]
+    assert [len({source for _, source, *_ in batch}) for batch in alone] == [1] * len(alone)
     assert {source for batch in alone for _, source, *_ in batch} == {"a", "b"}
     assert max(epoch for batch in alone for _, _, epoch, *_ in batch) >= 1
     assert max(len(tokens) for batch in alone for *_, tokens in batch) == 25
-
-
-@pytest.mark.parametrize("ranks", [2, 4])
-def test_ranks_share_the_pairs_the_pixels_and_the_corruptions(zerovl: Data, alone: Any, ranks: int) -> None:
-    shares = [of_zerovl(zerovl, rank=rank, ranks=ranks) for rank in range(ranks)]
-    assert [[pair for share in shares for pair in share[number]] for number in range(BATCHES)] == alone
-
-
-@pytest.mark.trained
-def test_workers_and_a_start_in_the_middle_of_an_epoch_change_nothing(zerovl: Data, alone: Any) -> None:
-    assert of_zerovl(zerovl, workers=2, first_batch=5) == alone[5:]

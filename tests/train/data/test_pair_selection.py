@@ -14,10 +14,10 @@ import pytest
 from altalign.errors import UnreadableError, UsageError
 from altalign.train.data import training_data
 from altalign.train.data.index import is_held_out
-from altalign.train.data.runs import Runs, Selection
+from altalign.train.data.runs import Runs
 from altalign.train.data.samples import Samples, key_of
 from altalign.train.data.training_data import samples_of
-from altalign.train.settings.training import TrainConfig
+from altalign.train.settings.training import DataSettings, TrainConfig
 from tests.support.run_folders import Pair, pairs, write_run, write_score
 
 TYPES: Mapping[str, pa.DataType] = {"clean": pa.float32(), "language": pa.string()}
@@ -68,7 +68,7 @@ def wanted(run: str, condition: str, held_out: float = 0.0) -> set[str]:
 def test_pairs_are_those_that_duckdb_finds_and_those_that_are_held_out_stay(tmp_path: Path) -> None:
     run, _ = scored(tmp_path / "run")
     every = Samples.open(str(tmp_path / "every"), [run], held_out=0.3)
-    found = Samples.open(str(tmp_path / "found"), Runs.open([run], selection=Selection(where=WHERE)), held_out=0.3)
+    found = Samples.open(str(tmp_path / "found"), Runs([run], DataSettings(where=WHERE)), held_out=0.3)
     assert set(keys(found)) == wanted(run, WHERE, 0.3)
     assert 5 < len(found) < len(every) - 5
     assert [each.name for each in found.held_out()] == [each.name for each in every.held_out()]
@@ -80,30 +80,28 @@ def test_pairs_are_those_that_duckdb_finds_and_those_that_are_held_out_stay(tmp_
 @pytest.mark.parametrize(("nulls", "condition"), [("drop", WHERE), ("keep", f"({WHERE}) IS NOT FALSE")])
 def test_pairs_without_a_value_go_or_stay_as_the_settings_say(nulls: Any, condition: str, tmp_path: Path) -> None:
     run, _ = scored(tmp_path / "run", nulls=True)
-    found = Samples.open(str(tmp_path / "index"), Runs.open([run], selection=Selection(where=WHERE, nulls=nulls)))
+    found = Samples.open(str(tmp_path / "index"), Runs([run], DataSettings(where=WHERE, nulls=nulls)))
     assert set(keys(found)) == wanted(run, condition)
     assert (found.facts["chosen"].get("missing", 0) > 0) == (nulls == "drop")
 
 
 @pytest.mark.parametrize(
-    "selection", [Selection(where=WHERE), Selection(where=WHERE, weight_by="clean")], ids=["plain", "weighted"]
+    "data", [DataSettings(where=WHERE), DataSettings(where=WHERE, weight_by="clean")], ids=["plain", "weighted"]
 )
-def test_fewer_pairs_are_those_of_the_smallest_keys_among_the_chosen(selection: Selection, tmp_path: Path) -> None:
+def test_fewer_pairs_are_those_of_the_smallest_keys_among_the_chosen(data: DataSettings, tmp_path: Path) -> None:
     run, _ = scored(tmp_path / "run")
     there = sorted(wanted(run, WHERE))
     for number in (3, 9):
-        samples = Samples.open(str(tmp_path / f"index-{number}"), Runs.open([run], selection=selection), pairs=number)
+        samples = Samples.open(str(tmp_path / f"index-{number}"), Runs([run], data), pairs=number)
         assert sorted(keys(samples)) == there[:number]
     with pytest.raises(UsageError, match=rf"there are {len(there)} that"):
-        Samples.open(str(tmp_path / "index"), Runs.open([run], selection=selection), pairs=len(there) + 1)
+        Samples.open(str(tmp_path / "index"), Runs([run], data), pairs=len(there) + 1)
 
 
 def test_weights_follow_their_pairs_and_pairs_without_weight_are_left_out(tmp_path: Path) -> None:
     run, of = scored(tmp_path / "run", nulls=True)
     known = values(of, nulls=True)
-    samples = Samples.open(
-        str(tmp_path / "index"), Runs.open([run], selection=Selection(weight_by="clean", nulls="drop"))
-    )
+    samples = Samples.open(str(tmp_path / "index"), Runs([run], DataSettings(weight_by="clean", nulls="drop")))
     weighted = {key: each["clean"] for key, each in known.items() if each["clean"]}
     assert set(keys(samples)) == set(weighted)
     missing = sum(each["clean"] is None for each in known.values())
@@ -142,28 +140,28 @@ def test_a_run_says_how_many_pairs_are_left_and_refuses_other_scores_later(tmp_p
 
 
 @pytest.mark.parametrize(
-    ("selection", "message"),
+    ("data", "message"),
     [
-        (Selection(where="cleen > 1"), r"^\[data\] where: .*run: no column 'cleen' \(did you mean clean\?\)$"),
-        (Selection(where="language > 1"), r"^\[data\] where: .*run: language is text, and 1 is a number; compare"),
-        (Selection(weight_by="cleen"), r"^\[data\] weight_by: .*run: no column 'cleen'"),
-        (Selection(weight_by="language"), r"^\[data\] weight_by: .*run: language is text; give a column of numbers"),
+        (DataSettings(where="cleen > 1"), r"^\[data\] where: .*run: no column 'cleen' \(did you mean clean\?\)$"),
+        (DataSettings(where="language > 1"), r"^\[data\] where: .*run: language is text, and 1 is a number; compare"),
+        (DataSettings(weight_by="cleen"), r"^\[data\] weight_by: .*run: no column 'cleen'"),
+        (DataSettings(weight_by="language"), r"^\[data\] weight_by: .*run: language is text; give a column of numbers"),
         (
-            Selection(where="clean > 0"),
+            DataSettings(where="clean > 0"),
             r"run: clean has no value in \d+ samples; say what becomes of those: \[data\] nulls = ",
         ),
-        (Selection(weight_by="clean"), r"run: clean has no value in \d+ samples; say what becomes"),
-        (Selection(where="extra.alt = 'x'"), r"no column 'extra.alt'"),
+        (DataSettings(weight_by="clean"), r"run: clean has no value in \d+ samples; say what becomes"),
+        (DataSettings(where="extra.alt = 'x'"), r"no column 'extra.alt'"),
         (
-            Selection(weight_by="clean", nulls="keep"),
+            DataSettings(weight_by="clean", nulls="keep"),
             r'shards/0000\d: no value, and nulls = "keep" gives no weight; give "drop"$',
         ),
     ],
 )
-def test_what_cannot_be_asked_is_one_line(selection: Selection, message: str, tmp_path: Path) -> None:
+def test_what_cannot_be_asked_is_one_line(data: DataSettings, message: str, tmp_path: Path) -> None:
     run, _ = scored(tmp_path / "run", nulls=True)
     with pytest.raises(UsageError, match=message):
-        Samples.open(str(tmp_path / "index"), Runs.open([run], selection=selection))
+        Samples.open(str(tmp_path / "index"), Runs([run], data))
 
 
 def test_weights_below_0_and_scores_that_do_not_fit_the_shards_are_refused(tmp_path: Path) -> None:
@@ -172,15 +170,15 @@ def test_weights_below_0_and_scores_that_do_not_fit_the_shards_are_refused(tmp_p
     shutil.rmtree(Path(run, "scores"))
     write_score(run, "clean", below, TYPES)
     with pytest.raises(UsageError, match=r"shards/00000: -0.5; give a column of numbers that are 0 or more$"):
-        Samples.open(str(tmp_path / "index"), Runs.open([run], selection=Selection(weight_by="clean")))
+        Samples.open(str(tmp_path / "index"), Runs([run], DataSettings(weight_by="clean")))
     path = Path(run, "scores", "clean", "00003.parquet")
     data = path.read_bytes()
     path.unlink()
     with pytest.raises(UsageError, match=r"1 of 8 shards are not measured, such as 00003; run `altalign score`"):
-        Samples.open(str(tmp_path / "index"), Runs.open([run], selection=Selection(where="clean < 0")))
+        Samples.open(str(tmp_path / "index"), Runs([run], DataSettings(where="clean < 0")))
     path.write_bytes(data[:-9] + b"123456789")
     with pytest.raises(UnreadableError, match=r"00003.parquet: not as it was written"):
-        Samples.open(str(tmp_path / "index"), Runs.open([run], selection=Selection(where="clean < 0")))
+        Samples.open(str(tmp_path / "index"), Runs([run], DataSettings(where="clean < 0")))
 
 
 def test_a_condition_that_is_none_is_a_mistake_in_the_settings() -> None:

@@ -23,6 +23,7 @@ from altalign.eval.sets import captioned_set
 from altalign.train.data import index
 from altalign.train.data.runs import Runs
 from altalign.train.data.samples import Samples, key_of
+from altalign.train.settings.training import DataSettings
 from tests.support.run_folders import Pair, pairs, write_run
 
 
@@ -74,7 +75,7 @@ def clustered(folder: Path, of: list[Pair], clusters: int, *, per_shard: int = 1
 def test_clusters_are_sources(tmp_path: Path) -> None:
     first, second = pairs(36), pairs(12, first=100)
     runs = [clustered(tmp_path / "a", first, 11), clustered(tmp_path / "b", second, 2, per_shard=5)]
-    samples = Samples.open(str(tmp_path / "index"), Runs.open(runs, clusters=True))
+    samples = Samples.open(str(tmp_path / "index"), Runs(runs, DataSettings(sources="clusters")))
     names = [f"{runs[0]}#{number % 11:02}" for number in range(36)] + [f"{runs[1]}#{n % 2}" for n in range(12)]
     expected = sorted(zip(names, first + second, strict=True), key=lambda one: one[0])
     assert [(source, key) for source, key, *_ in everything(samples)] == [(name, of.key) for name, of in expected]
@@ -87,20 +88,20 @@ def test_clusters_that_are_not_there_or_of_other_shards_are_refused(tmp_path: Pa
         UsageError,
         match=r'^\[data\] sources = "clusters", and .*/run has none; `altalign score .* --clusters 100` makes them',
     ):
-        Samples.open(str(tmp_path / "index"), Runs.open([run], clusters=True))
+        Samples.open(str(tmp_path / "index"), Runs([run], DataSettings(sources="clusters")))
     stale = clustered(tmp_path / "stale", pairs(10), 2)
     place = tmp_path / "stale" / "manifest.json"
     place.write_text(place.read_text(encoding="utf-8") + " ", encoding="utf-8")
     with pytest.raises(UsageError, match=r"clusters\.json: the clusters of other shards than there are now; `altalign"):
-        Samples.open(str(tmp_path / "index"), Runs.open([stale], clusters=True))
+        Samples.open(str(tmp_path / "index"), Runs([stale], DataSettings(sources="clusters")))
     of = pairs(10)
     mixed = clustered(tmp_path / "mixed", of, 2)
     pq.write_table(pa.table([[of[0].key] * 10, [0] * 10], schema=CLUSTER), f"{mixed}/clusters/00000.parquet")
     with pytest.raises(UnreadableError, match=r"clusters/00000\.parquet: not the clusters of 00000\.tar; `altalign"):
-        Samples.open(str(tmp_path / "index"), Runs.open([mixed], clusters=True))
+        Samples.open(str(tmp_path / "index"), Runs([mixed], DataSettings(sources="clusters")))
     Path(mixed, "clusters", "00000.parquet").unlink()
     with pytest.raises(UnreadableError, match=r"clusters/00000\.parquet: .*; `altalign score"):
-        Samples.open(str(tmp_path / "index"), Runs.open([mixed], clusters=True))
+        Samples.open(str(tmp_path / "index"), Runs([mixed], DataSettings(sources="clusters")))
 
 
 def test_numbers_are_looked_up_in_any_order(tmp_path: Path) -> None:

@@ -39,7 +39,7 @@ def test_the_steps_of_every_pair_are_those_of_the_batches(data: dict[str, object
     samples = samples_of(config)
     keys = [row["key"].tobytes().hex() for row in samples.pairs(np.arange(len(samples), dtype=np.int64))]
     trained, steps = Trained(config), 25
-    sampler = global_batches(config, samples.sources, samples.weights, samples.images_of)
+    sampler = global_batches(config, samples)
     expected: dict[str, list[Seen]] = {key: [] for key in keys}
     for number in range(steps):
         for pair, epoch in zip(*sampler.batch(number), strict=True):

@@ -12,6 +12,7 @@ import pytest
 from altalign.settings.common import dump
 from altalign.train.data.noise_estimates import FILE
 from altalign.train.data.training_data import CAPTIONS
+from tests.support.run_folders import pairs
 from tests.train.nlip.phased import PHASES, config
 from tests.warm.python import warm
 
@@ -47,6 +48,9 @@ def test_phases_that_are_killed_anywhere_go_on_to_the_same_bytes(tmp_path: Path,
         if phase.get("does", "train") == "train":
             assert (tmp_path / "in-parts" / "phases" / phase["name"] / "report.html").is_file()
     assert not [path for path in (tmp_path / "in-parts").rglob("*") if path.name == "parts" or ".partial" in path.name]
+    rows = pq.read_table(tmp_path / "whole/phases/captioning" / CAPTIONS).to_pylist()
+    assert [row["key"] for row in rows] == sorted(pair.key for pair in pairs(24))
+    assert all(row["caption"] and row["log_probability"] < 0 for row in rows)
     if ranks == 2:
         of_ranks = config(tmp_path, "torchrun").model_dump(mode="json", exclude_none=True)
         (tmp_path / "phases.toml").write_text(dump(of_ranks), encoding="utf-8")

@@ -1,9 +1,8 @@
-"""NLIP's stages as one command, stopped in every phase; and what is swapped and prompted, by plain loops."""
+"""NLIP's stages as one command; and what is swapped and prompted, by plain loops."""
 
 import json
 import random
 import shutil
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -21,48 +20,10 @@ from altalign.train.data.captions import Swapped, is_swapped, masked_words
 from altalign.train.data.order import keyed
 from altalign.train.data.training_data import CAPTIONS
 from altalign.train.exchange import encoders, export
-from altalign.train.nlip import captions, concepts, noise, phases
+from altalign.train.nlip import captions, concepts, phases
 from altalign.train.settings.training import TrainConfig
-from altalign.train.step.learner import Learner
 from tests.support.run_folders import pairs, write_run
-from tests.train.nlip.phased import PHASES, config
-
-
-def stopped(real: Callable[..., Any], at: int) -> Callable[..., Any]:
-    """The same, but its call of this number is a stop."""
-    calls: list[int] = []
-
-    def call(*arguments: Any, **named: Any) -> Any:
-        calls.append(1)
-        if len(calls) == at:
-            raise KeyboardInterrupt
-        return real(*arguments, **named)
-
-    return call
-
-
-@pytest.mark.trained
-def test_a_run_that_is_stopped_in_every_phase_comes_to_the_same_bytes(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(noise, "_BATCHES_OF_A_PART", 1)
-    monkeypatch.setattr(captions, "_PART", 8)
-    assert phases.train(config(tmp_path, "whole")) == 0
-    for name in [phase["name"] for phase in PHASES]:
-        with monkeypatch.context() as stops:
-            stops.setattr(Learner, "step", stopped(Learner.step, 2))
-            stops.setattr(noise, "losses_of", stopped(noise.losses_of, 2))
-            stops.setattr(captions.Captions, "table", stopped(captions.Captions.table, 2))
-            with pytest.raises(KeyboardInterrupt):
-                phases.train(config(tmp_path, "in-parts"), until=name)
-        phases.train(config(tmp_path, "in-parts"), until=name)
-    for file in ("warm-up/noise/losses.parquet", f"captioning/{CAPTIONS}"):
-        assert Path(tmp_path, "in-parts/phases", file).read_bytes() == Path(tmp_path, "whole/phases", file).read_bytes()
-    last = "phases/concept-enhanced/checkpoints/step-0000003/model.safetensors"
-    assert (tmp_path / "in-parts" / last).read_bytes() == (tmp_path / "whole" / last).read_bytes()
-    rows = pq.read_table(tmp_path / "whole/phases/captioning" / CAPTIONS).to_pylist()
-    assert sorted(pair.key for pair in pairs(24)) == [row["key"] for row in rows]
-    assert all(row["caption"] and row["log_probability"] < 0 for row in rows)
+from tests.train.nlip.phased import config
 
 
 @pytest.mark.trained
