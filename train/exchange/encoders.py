@@ -51,8 +51,7 @@ class Encoders:
         self.config, self.model, self.tokenizer, self._ranks = config, model, tokenizer, ranks
         self.device, self.decode = ranks.device, decoder_of(config)
         self._autocast = autocast(config.loop.precision, ranks.device)
-        resize, crop = sizes_of(config)
-        keeps = config.evaluation.keep_aspect_ratio
+        (resize, crop), keeps = sizes_of(config), config.evaluation.keep_aspect_ratio
         about = [digest, tokenizer.digest, resize, crop, keeps, config.loop.precision, ranks.device.type]
         self.encoder = Encoder(
             self.decode,
@@ -78,6 +77,10 @@ class Encoders:
         """What the text tower makes of n words, [CLS] before the projection (ALIGN section 8, table 12): (n, width)."""
         return self._of_texts(words, self.model.text_tower)
 
+    def pixels(self, images: Sequence[bytes]) -> Tensor:
+        """What the tower sees of image files, all of them sound: uint8 (n, 3, h, w)."""
+        return torch.stack([self.decode(image) for image in images])
+
     def _of_texts(self, texts: list[str], tower: Callable[[Tensor, Tensor], Tensor]) -> Tensor:
         def encoded(part: slice) -> Tensor:
             tokens, mask = padded(self.tokenizer.encode(texts[part]), self.tokenizer.tokens_at_most)
@@ -87,10 +90,6 @@ class Encoders:
 
     def _by_ranks(self, number: int, encoded: Callable[[slice], Tensor]) -> Tensor:
         return by_ranks(self._ranks, self.model, self._autocast, number, encoded)
-
-    def pixels(self, images: Sequence[bytes]) -> Tensor:
-        """What the tower sees of image files, all of them sound: uint8 (n, 3, h, w)."""
-        return torch.stack([self.decode(image) for image in images])
 
 
 def sharing_of(ranks: Ranks, side_px: int) -> Sharing | None:
@@ -177,6 +176,11 @@ def trained(run: str, *, step: int | None = None, evaluation: Mapping[str, objec
     config = TrainConfig.from_values(values, where=str(place))
     if config.classification.train:
         raise UsageError(f"{run}: a classifier, which has no captions; give the run of a dual encoder")
+    return trained_at(place, config)
+
+
+def trained_at(place: Path, config: TrainConfig) -> Trained:
+    """The same of a checkpoint that was chosen and checked, with these settings."""
     words = tokenizer.read(str(place / "tokenizer.json"), tokens_at_most=config.tokenizer.tokens_at_most)
     model = model_of(without_weights(config), vocabulary=words.vocabulary)
     checkpoints.load_model(place, model)
