@@ -1,7 +1,6 @@
 """What all export formats share."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 
 from torch import Tensor
@@ -13,12 +12,8 @@ from altalign.train.exchange.encoders import Trained
 STRIDED = 5  # convolutions of stride 2 that an image goes through
 
 
-@dataclass(frozen=True)
-class Reopened:
-    """What was written, opened as its users open it: embeddings of pixels, uint8 (n, 3, px, px), and of captions."""
-
-    encode_image: Callable[[Tensor], Tensor]
-    encode_text: Callable[[list[str]], Tensor] | None  # where there is a text tower
+# What was written, as its users open it: embeddings of pixels, uint8 (n, 3, px, px), and of captions, if it takes any
+Reopened = tuple[Callable[[Tensor], Tensor], Callable[[list[str]], Tensor] | None]
 
 
 def has_odd_side(px: int) -> bool:
