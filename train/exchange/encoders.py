@@ -11,7 +11,7 @@ from pathlib import Path
 
 import torch
 from torch import Tensor, nn
-from transformers import BertModel
+from transformers import BertModel, PreTrainedTokenizerFast
 
 from altalign import storage
 from altalign.errors import UsageError
@@ -203,3 +203,41 @@ def of_trained(trained: Trained, device: Device) -> Encoders:
     """The same of a checkpoint that is open."""
     on = device_of(device)
     return Encoders(trained.config, trained.model.to(on), trained.tokenizer, Ranks(0, 1, on), digest=trained.digest)
+
+
+# What all forms of other libraries share -----------------------------------------------------------------------------
+
+# What was written, as its users open it: embeddings of pixels, uint8 (n, 3, px, px), and of captions, if it takes any
+Reopened = tuple[Callable[[Tensor], Tensor], Callable[[list[str]], Tensor] | None]
+
+
+def has_odd_side(px: int) -> bool:
+    """Whether a map has an odd side on the way through the tower, where the two ways of padding differ."""
+    return px % 2**5 != 0  # five convolutions of stride 2
+
+
+def refuse(trained: Trained, to: str, why: str, repair: str) -> UsageError:
+    """The error for what a form cannot hold."""
+    return UsageError(f"{trained.config.run.folder}: --to {to} cannot hold this model: {why}; {repair}")
+
+
+def check_towers(trained: Trained, to: str) -> None:
+    """Refuse what no form but ONNX holds so far: a ViT, and evaluation that keeps the aspect ratio."""
+    tower = trained.config.image_tower
+    if tower.is_vit:
+        raise refuse(trained, to, f"its image tower is a ViT ({tower.architecture})", "export to onnx")
+    if trained.config.evaluation.keep_aspect_ratio:
+        raise refuse(trained, to, "[evaluation] keep_aspect_ratio, which the form does not write", "export to onnx")
+
+
+def write_tokenizer(trained: Trained, folder: Path) -> None:
+    """`tokenizer.json` and what transformers wants beside it."""
+    special = {f"{name}_token": f"[{name.upper()}]" for name in ("pad", "unk", "cls", "sep", "mask")}
+    (folder / "tokenizer.json").write_text(trained.tokenizer.text, encoding="utf-8")
+    PreTrainedTokenizerFast(
+        tokenizer_file=str(folder / "tokenizer.json"),
+        model_max_length=trained.tokenizer.tokens_at_most,
+        model_input_names=["input_ids", "attention_mask"],
+        split_special_tokens=True,  # a caption may say "[SEP]"
+        **special,
+    ).save_pretrained(folder)

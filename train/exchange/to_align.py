@@ -8,8 +8,7 @@ from torch import Tensor
 from torch.nn import functional
 from transformers import AlignConfig, AlignModel, AlignProcessor, AutoTokenizer, EfficientNetImageProcessor
 
-from altalign.train.exchange.encoders import Trained
-from altalign.train.exchange.target import Reopened, check_towers, has_odd_side, refuse, write_tokenizer
+from altalign.train.exchange.encoders import Reopened, Trained, check_towers, has_odd_side, refuse, write_tokenizer
 from altalign.train.model.image_tower import EPSILON, FACTORS, HALF_OF_THE_RANGE, align_names
 from altalign.train.model.text_tower import FEED_FORWARD
 

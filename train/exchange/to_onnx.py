@@ -10,8 +10,7 @@ from torch import Tensor, nn
 
 from altalign.train.data.batches import padded
 from altalign.train.data.tokenizer import read
-from altalign.train.exchange.encoders import Trained
-from altalign.train.exchange.target import Reopened, write_tokenizer
+from altalign.train.exchange.encoders import Reopened, Trained, write_tokenizer
 
 PACKAGE = "onnxruntime"
 TOLERANCE = 1e-4

@@ -9,8 +9,7 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from altalign.train.exchange import to_timm
-from altalign.train.exchange.encoders import Trained
-from altalign.train.exchange.target import Reopened, write_tokenizer
+from altalign.train.exchange.encoders import Reopened, Trained, write_tokenizer
 from altalign.train.model.image_tower import HALF_OF_THE_RANGE
 
 PACKAGE = "open_clip"

@@ -19,8 +19,7 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 from torch.nn import functional
 
-from altalign.train.exchange.encoders import Trained
-from altalign.train.exchange.target import Reopened, check_towers, has_odd_side, refuse
+from altalign.train.exchange.encoders import Reopened, Trained, check_towers, has_odd_side, refuse
 from altalign.train.model.image_tower import EPSILON, FACTORS, HALF_OF_THE_RANGE
 
 PACKAGE = "timm"
