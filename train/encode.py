@@ -38,24 +38,47 @@ def encode(
     if storage.kind(out) != "missing":
         raise UsageError(f"{out}: it is there already; give a new folder")
     trained = encoders.trained(run, step=step)
-    images = iter(_input(given, image_column, caption_column))
+    given_images = iter(_input(given, image_column, caption_column))
+    rows, left_out, writers = {"images": 0, "captions": 0}, list[str](), dict[str, Any]()
     with joined("auto") as ranks, ExitStack() as stack, torch.inference_mode():
         model = Encoders(trained.config, trained.model.to(ranks.device), trained.tokenizer, Ranks(0, 1, ranks.device))
-        tables, left_out = _Tables(stack, out, trained.model.width), list[str]()
-        while some := list(islice(images, batch)):
-            left_out += _encoded(model, tables, some)
-    facts = {
-        "run": run,
-        "step": trained.step,
-        "model_sha256": trained.digest,
-        **tables.rows,
-        "undecodable": left_out,
-    }
+        for name, text in (("images", "name"), ("captions", "caption")):
+            vector = pa.list_(pa.float32(), trained.model.width)
+            schema = pa.schema([("image", pa.int64()), (text, pa.string()), ("embedding", vector)])
+            file = stack.enter_context(storage.write(storage.join(out, f"{name}.parquet")))
+            writers[name] = stack.enter_context(pq.ParquetWriter(file, schema))
+
+        def write(name: str, image: Sequence[int | None], text: Sequence[str], vectors: torch.Tensor) -> None:
+            schema = writers[name].schema
+            numbers = pa.array(vectors.float().cpu().numpy().reshape(-1))
+            embeddings = pa.FixedSizeListArray.from_arrays(numbers, type=schema.field("embedding").type)
+            columns = [pa.array(image, pa.int64()), pa.array(text, pa.string()), embeddings]
+            writers[name].write_table(pa.Table.from_arrays(columns, schema=schema))
+            rows[name] += len(text)
+
+        while some := list(islice(given_images, batch)):
+            pixels, names, captions, first = list[torch.Tensor](), list[str](), list[str](), rows["images"]
+            owners: list[int | None] = []  # of captions: the number of the image, if there is one
+            for one in some:
+                if one.image:
+                    try:
+                        pixels.append(model.decode(one.image))
+                    except UndecodableError:
+                        left_out.append(one.name)
+                        continue
+                    names.append(one.name)
+                captions += one.captions
+                owners += [first + len(names) - 1 if one.image else None] * len(one.captions)
+            if pixels:
+                write("images", range(first, first + len(names)), names, model.encode_image(torch.stack(pixels)))
+            for begin in range(0, len(captions), len(some)):
+                part = slice(begin, begin + len(some))
+                write("captions", owners[part], captions[part], model.encode_text(captions[part]))
+    facts = {"run": run, "step": trained.step, "model_sha256": trained.digest, **rows, "undecodable": left_out}
     storage.write_json(storage.join(out, "encode.json"), facts)
     lost = f"; {len(left_out):,} images cannot be decoded: see encode.json" if left_out else ""
     terminal.stdout().print(
-        f"{tables.rows['images']:,} images and {tables.rows['captions']:,} captions in {terminal.shown(out)}{lost}",
-        soft_wrap=True,
+        f"{rows['images']:,} images and {rows['captions']:,} captions in {terminal.shown(out)}{lost}", soft_wrap=True
     )
     return 0
 
@@ -84,50 +107,3 @@ def _input(given: str, image_column: str, caption_column: str) -> Iterable[Capti
         f"{given}: no input of `altalign encode`; give a run folder, a folder of images, a path or glob of *.tar or "
         "*.parquet, or a .txt with a caption a line"
     )
-
-
-class _Tables:
-    """The two tables, and how many rows they have."""
-
-    def __init__(self, stack: ExitStack, out: str, width: int) -> None:
-        self._writers, self.rows = dict[str, Any](), {"images": 0, "captions": 0}
-        for name, text in (("images", "name"), ("captions", "caption")):
-            columns = [("image", pa.int64()), (text, pa.string()), ("embedding", pa.list_(pa.float32(), width))]
-            file = stack.enter_context(storage.write(storage.join(out, f"{name}.parquet")))
-            self._writers[name] = stack.enter_context(pq.ParquetWriter(file, pa.schema(columns)))
-
-    def add(self, name: str, image: Sequence[int | None], text: Sequence[str], vectors: torch.Tensor) -> None:
-        """Append rows; vectors are (n, width)."""
-        schema = self._writers[name].schema
-        embeddings = pa.FixedSizeListArray.from_arrays(
-            pa.array(vectors.float().cpu().numpy().reshape(-1)), type=schema.field("embedding").type
-        )
-        columns = [pa.array(image, pa.int64()), pa.array(text, pa.string()), embeddings]
-        self._writers[name].write_table(pa.Table.from_arrays(columns, schema=schema))
-        self.rows[name] += len(text)
-
-
-def _encoded(model: Encoders, tables: _Tables, some: Sequence[CaptionedImage]) -> list[str]:
-    """Write the embeddings of some images and of their captions; returns the names of those left out."""
-    pixels, names, lost = [], [], []
-    owners: list[int | None] = []
-    captions: list[str] = []
-    for one in some:
-        number = None
-        if one.image:
-            try:
-                pixels.append(model.decode(one.image))
-            except UndecodableError:
-                lost.append(one.name)
-                continue
-            number = tables.rows["images"] + len(names)
-            names.append(one.name)
-        captions += one.captions
-        owners += [number] * len(one.captions)
-    if pixels:
-        numbers = [tables.rows["images"] + place for place in range(len(names))]
-        tables.add("images", numbers, names, model.encode_image(torch.stack(pixels)))
-    for first in range(0, len(captions), len(some)):
-        part = slice(first, first + len(some))
-        tables.add("captions", owners[part], captions[part], model.encode_text(captions[part]))
-    return lost

@@ -14,17 +14,16 @@ from altalign.eval.image_sources import UNDECODABLE
 from altalign.eval.retrieval import retrieval
 from altalign.eval.sets import captioned, labelled_set
 from altalign.models import torch_models
-from altalign.train.data import tokenizer
 from altalign.train.data.packed import ClassNumbers
 from altalign.train.data.runs import Runs
 from altalign.train.data.samples import Samples
 from altalign.train.data.training_data import runs_of, samples_of
-from altalign.train.exchange.encoders import Encoders, by_ranks, decoder_of, sharing_of, sizes_of, without_weights
+from altalign.train.exchange import encoders
 from altalign.train.model.dual_encoder import Classifier
 from altalign.train.run import checkpoints, training_folder
 from altalign.train.run.ranks import Ranks, joined
 from altalign.train.settings.training import TrainConfig
-from altalign.train.step.learner import autocast, model_of
+from altalign.train.step.learner import autocast
 
 Metrics = dict[str, dict[str, float]]
 
@@ -66,9 +65,14 @@ class ClassEvaluation:
         )
 
         def logits(pixels: Tensor) -> Tensor:
-            return by_ranks(ranks, model, arithmetic, len(pixels), lambda part: model(pixels[part].to(ranks.device)))
+            number = len(pixels)
+            return encoders.by_ranks(ranks, model, arithmetic, number, lambda of: model(pixels[of].to(ranks.device)))
 
-        encoder = Encoder(decoder_of(config), logits, _no_text, sharing=sharing_of(ranks, sizes_of(config)[1]))
+        def no_text(texts: list[str]) -> Tensor:
+            raise NotImplementedError(f"a classifier encodes no text, and {len(texts)} were given")
+
+        decode, sharing = encoders.decoder_of(config), encoders.sharing_of(ranks, encoders.sizes_of(config)[1])
+        encoder = Encoder(decode, logits, no_text, sharing=sharing)
         self._features = Features(encoder, batch=ENCODED_TOGETHER, threads=max(1, config.data.workers))
         self._classes = numbers.vocabulary
 
@@ -80,10 +84,6 @@ class ClassEvaluation:
         ranks, _ = classification.ranked(logits, classes, torch.from_numpy(labels))
         facts = {"images": len(labels), "classes": self._classes, "undecodable": len(encoded.undecodable)}
         return {"classification/test": {**classification.measured({"label": labels, "rank": ranks}), **facts}}
-
-
-def _no_text(texts: list[str]) -> Tensor:
-    raise NotImplementedError(f"a classifier encodes no text, and {len(texts)} were given")
 
 
 def evaluate(config: TrainConfig, *, step: int | None = None) -> int:
@@ -101,13 +101,13 @@ def evaluate(config: TrainConfig, *, step: int | None = None) -> int:
         assert place is not None  # or the first rank has refused
         if config.classification.train:
             numbers = ClassNumbers.read(str(place / "tokenizer.json"))
-            model = Classifier(without_weights(config).image_tower, classes=numbers.vocabulary)
+            model = Classifier(encoders.without_weights(config).image_tower, classes=numbers.vocabulary)
             checkpoints.load_model(place, model)
             metrics = ClassEvaluation(config, model.to(ranks.device), numbers, ranks).of_model()
         else:
             metrics = _of_captions(config, place, ranks).of_model()
         if ranks.is_first:
-            report(config, checkpoints.state_of(place)["step"], metrics)
+            report(config, metrics, step=checkpoints.state_of(place)["step"])
     return 0
 
 
@@ -117,12 +117,10 @@ def _of_captions(config: TrainConfig, place: Path, ranks: Ranks) -> Evaluation:
     # before an index is made of others
     lineage = {"manifests": runs.manifests} if runs else {}
     training_folder.check_checkpoint(config, place, checkpoints.state_of(place), lineage)
-    words = tokenizer.read(str(place / "tokenizer.json"), tokens_at_most=config.tokenizer.tokens_at_most)
-    model = model_of(without_weights(config), vocabulary=words.vocabulary)
-    checkpoints.load_model(place, model)
+    trained = encoders.trained_at(place, config)
     samples = ranks.first_then_others(lambda: samples_of(config)) if holds_out else None
-    encoders = Encoders(config, model.to(ranks.device), words, ranks)
-    return Evaluation(config, encoders.encoder, samples, is_first=ranks.is_first)
+    opened = encoders.Encoders(config, trained.model.to(ranks.device), trained.tokenizer, ranks)
+    return Evaluation(config, opened.encoder, samples, is_first=ranks.is_first)
 
 
 def evaluate_other(config: TrainConfig, model: str) -> int:
@@ -133,8 +131,7 @@ def evaluate_other(config: TrainConfig, model: str) -> int:
     _check_sets(config)
     encoder = torch_models.opened(model, device=config.loop.device)
     samples = samples_of(config) if any(chosen.held_out for chosen in config.evaluation.retrieval) else None
-    metrics = Evaluation(config, encoder, samples, is_first=True).of_model()
-    _report(training_folder.path(config, "eval", folder_of(model), "metrics.json"), metrics, terminal.shown(model))
+    report(config, Evaluation(config, encoder, samples, is_first=True).of_model(), model=model)
     return 0
 
 
@@ -148,22 +145,18 @@ def folder_of(model: str) -> str:
     return re.sub(r"[^\w.-]+", "-", model).strip("-.") or "model"
 
 
-def report(config: TrainConfig, step: int, metrics: Metrics) -> None:
-    """Write a checkpoint's metrics, and print the table."""
-    place = training_folder.path(config, "eval", f"step-{step:07}", "metrics.json")
-    _report(place, {**metrics, "checkpoint": {"step": step}}, f"step {step:,}")
-
-
-def _report(place: str, metrics: Metrics, model: str) -> None:
-    """Write metrics beside those of other sets that are there, and print the table."""
-    results.write_metrics(place, {**storage.read_json(place), **metrics})
+def report(config: TrainConfig, metrics: Metrics, *, step: int = 0, model: str = "") -> None:
+    """Write metrics of a checkpoint, or of another model, beside those of other sets, and print the tables."""
+    folder, name = (folder_of(model), terminal.shown(model)) if model else (f"step-{step:07}", f"step {step:,}")
+    place = training_folder.path(config, "eval", folder, "metrics.json")
+    known = {} if model else {"checkpoint": {"step": step}}
+    results.write_metrics(place, {**storage.read_json(place), **metrics, **known})
     out = terminal.stdout()
     if any(name.startswith("retrieval/") for name in metrics):
         out.print(results.retrieval_table(metrics))
-    for name, values in metrics.items():
-        if name.startswith("classification/"):
-            out.print(
-                f"{name}: top-1 {values['top1']:.2f} %, top-5 {values['top5']:.2f} %, mean per class "
-                f"{values['mean_per_class']:.2f} %, of {values['images']:,.0f} images"
-            )
-    out.print(f"{model}; {terminal.shown(place)}", soft_wrap=True)
+    if values := metrics.get("classification/test"):
+        out.print(
+            f"classification/test: top-1 {values['top1']:.2f} %, top-5 {values['top5']:.2f} %, mean per class "
+            f"{values['mean_per_class']:.2f} %, of {values['images']:,.0f} images"
+        )
+    out.print(f"{name}; {terminal.shown(place)}", soft_wrap=True)

@@ -4,9 +4,11 @@ import gc
 import math
 import os
 import time
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing, contextmanager
 from datetime import timedelta
+from socket import gethostname
 
 import torch
 
@@ -24,6 +26,7 @@ from altalign.train.model.passes import is_sharded
 from altalign.train.report import metrics
 from altalign.train.report import page as report
 from altalign.train.run import checkpoints, training_folder
+from altalign.train.run.checkpoints import Kept
 from altalign.train.run.ranks import WAIT, Ranks, joined, share
 from altalign.train.run.sharded_tensors import Meeting
 from altalign.train.settings.training import OF_RUN, TrainConfig
@@ -36,7 +39,6 @@ class DivergedError(AltalignError):
 
 
 _DECODERS = ("image_decoder.", "captioner.")  # what a run that goes on from another may have, and the other not
-Evaluated = evaluation.Evaluation | evaluation.ClassEvaluation
 OF_A_GPU = 0.9  # of its memory, that `chunk = "auto"` may take: images on their way, and gaps, have the rest
 
 
@@ -56,19 +58,30 @@ def train(config: TrainConfig, *, data_changed: bool = False) -> int:
         prepare(config.loop.precision, ranks.device)
         threads = take_threads(config, ranks)
         data = prepared(config, ranks, say=say, data_changed=data_changed)
-        config = with_chunk(config, ranks, vocabulary=data.tokenizer.vocabulary)
-        learner, evaluated, encoders = _parts(config, data, ranks)
+        size, encoders = data.tokenizer.vocabulary, None
+        config = with_chunk(config, ranks, vocabulary=size)
+        if isinstance(data.tokenizer, ClassNumbers):
+            learner = ClassLearner(config, classes=size, ranks=ranks)
+            evaluated = evaluation.ClassEvaluation(config, learner.model, data.tokenizer, ranks)
+        else:
+            learner = Learner(config, vocabulary=size, ranks=ranks, estimates=data.estimates)
+            encoders = Encoders(config, learner.model, data.tokenizer, ranks)
+            evaluated = evaluation.Evaluation(config, encoders.encoder, data.samples, is_first=ranks.is_first)
         first = _restored(config, data, learner, ranks)
         if ranks.is_first:
             training_folder.begin(config, data.lineage, step=first, ranks=ranks.ranks, device=str(ranks.device))
         say(f"{report.about(config, data, learner.model, first)}; {threads}", soft_wrap=True)
-        with metrics.opened(config, ranks, first_step=first, vocabulary=data.tokenizer.vocabulary) as lines:
+        with metrics.opened(config, ranks, first_step=first, vocabulary=size) as lines:
             with interrupts.deferred() as signalled:
                 ranks.expect(timedelta(seconds=config.loop.timeout_s))
                 signal = _steps(config, data, learner, evaluated, first, ranks, lines, signalled)
                 ranks.expect(WAIT)
             if not signal:
-                measured = _ended(config, evaluated, ranks, lines)
+                measured = evaluated.of_model()
+                if measured:
+                    lines.evaluated(config.schedule.steps, measured)
+                if ranks.is_first:
+                    _end(config, measured)
                 lines.published()
                 if encoders and ranks.is_first:
                     report.write(config, data, encoders, measured)
@@ -78,37 +91,51 @@ def train(config: TrainConfig, *, data_changed: bool = False) -> int:
     return 0
 
 
-def _parts(
-    config: TrainConfig, data: TrainingData, ranks: Ranks
-) -> tuple[Learner | ClassLearner, Evaluated, Encoders | None]:
-    """What learns, what measures it, and what encodes: of captions; or of classes, which nothing encodes."""
-    size = data.tokenizer.vocabulary
-    if isinstance(data.tokenizer, ClassNumbers):
-        learner = ClassLearner(config, classes=size, ranks=ranks)
-        return learner, evaluation.ClassEvaluation(config, learner.model, data.tokenizer, ranks), None
-    learner = Learner(config, vocabulary=size, ranks=ranks, estimates=data.estimates)
-    encoders = Encoders(config, learner.model, data.tokenizer, ranks)
-    return learner, evaluation.Evaluation(config, encoders.encoder, data.samples, is_first=ranks.is_first), encoders
-
-
 def _steps(
     config: TrainConfig,
     data: TrainingData,
     learner: Learner | ClassLearner,
-    evaluated: Evaluated,
+    evaluated: evaluation.Evaluation | evaluation.ClassEvaluation,
     first: int,
     ranks: Ranks,
     lines: metrics.Metrics | metrics.Unwritten,
     signalled: Callable[[], int],
 ) -> int:
-    """The steps after the first `first`; returns the signal that ended them before the last, or 0."""
+    """The steps after the first `first`; returns the signal that ended them before the last, or 0.
+
+    Checkpoints are written while the steps go on, one at a time.
+    """
     loop, last = config.loop, config.schedule.steps
     meeting = Meeting.among(ranks, timeout_s=loop.timeout_s) if is_sharded(learner.model) else None
-    with checkpoints.Writer() as writer, closing(_batches(config, data, first, ranks)) as batches:
+    batches = loader.batches(  # step n has batch n - 1
+        data.samples,
+        data.sampler,
+        data.tokenizer,
+        config.data,
+        seed=config.run.seed,
+        first_batch=first,
+        after_batch=last,
+        rank=ranks.rank,
+        ranks=ranks.ranks,
+        swapped=data.swapped,
+        prompts=data.prompts,
+        undecodable=loader.log(training_folder.local(config)),
+        device=ranks.device,
+    )
+    if config.data.workers:  # without them a thread would read tars at the same time as evaluation
+        batches = loader.ahead(batches)
+
+    def write(step: int, kept: Kept, state: Mapping[str, object]) -> None:
+        lines.published()
+        checkpoints.save(config.run.folder, step, kept, state, keep=loop.keep_checkpoints)
+
+    writing: Future[None] | None = None
+    with ThreadPoolExecutor(1, thread_name_prefix="checkpoint") as writer, closing(batches):
         waited, idle = 0.0, time.monotonic()  # seconds, and since when the next batch is waited for
         for step, batch in enumerate(batches, start=first + 1):
             waited += time.monotonic() - idle
-            writer.check()
+            if writing and writing.done():
+                writing.result()  # raises what has befallen it
             ranks.noted(step)
             is_logged = step % loop.log_every == 0 or step == last
             values = _stepped(config, learner, step, batch, ranks, list(data.samples.sources) if is_logged else [])
@@ -119,14 +146,16 @@ def _steps(
                 lines.began(step)
             if is_logged or step == first + 1:
                 waited = 0.0
-            keeps = ranks.is_first or meeting is not None
-            if keeps and (signal or step == last or step % loop.checkpoint_every == 0):
-                kept = checkpoints.Kept.now(learner.model, learner.optimizer, meeting)
-                writer.begin(
-                    config.run.folder, step, kept, data.state(step), keep=loop.keep_checkpoints, before=lines.published
-                )
-            if signal or step == last:
-                writer.wait()
+            is_end = bool(signal) or step == last
+            if (ranks.is_first or meeting is not None) and (is_end or step % loop.checkpoint_every == 0):
+                if writing:
+                    writing.result()
+                kept = Kept.now(learner.model, learner.optimizer, meeting)
+                writing = writer.submit(write, step, kept, data.state(step))
+                del kept  # memory, of which the next checkpoint takes as much
+            if is_end:
+                if writing:
+                    writing.result()
                 ranks.wait()  # a launcher ends all when one has ended
             if signal:
                 return signal
@@ -134,27 +163,6 @@ def _steps(
                 lines.evaluated(step, evaluated.of_model())
             idle = time.monotonic()
     return 0
-
-
-def _batches(config: TrainConfig, data: TrainingData, first: int, ranks: Ranks) -> Generator[Batch, None, None]:
-    """This rank's share of the global batches that are still to come; step n has batch n - 1."""
-    batches = loader.batches(
-        data.samples,
-        data.sampler,
-        data.tokenizer,
-        config.data,
-        seed=config.run.seed,
-        first_batch=first,
-        after_batch=config.schedule.steps,
-        rank=ranks.rank,
-        ranks=ranks.ranks,
-        swapped=data.swapped,
-        prompts=data.prompts,
-        undecodable=loader.log(training_folder.local(config)),
-        device=ranks.device,
-    )
-    # without workers a thread would read tars at the same time as evaluation
-    return loader.ahead(batches) if config.data.workers else batches
 
 
 def _stepped(
@@ -177,7 +185,7 @@ def _stepped(
 
 def _restored(config: TrainConfig, data: TrainingData, learner: Learner | ClassLearner, ranks: Ranks) -> int:
     """Load the newest checkpoint into learner and order; returns its number of steps, 0 if there is none."""
-    training_folder.check_lineage(config, data.lineage)
+    training_folder.check_lineage(config.run.folder, training_folder.recorded(config), data.lineage)
     if ranks.is_first_of_machine:
         checkpoints.sweep(config.run.folder)
     newest = checkpoints.newest(config.run.folder) if ranks.is_first else None
@@ -211,27 +219,17 @@ def started(config: TrainConfig, learner: Learner | ClassLearner) -> None:
         ) from None
 
 
-def _ended(
-    config: TrainConfig, evaluated: Evaluated, ranks: Ranks, lines: metrics.Metrics | metrics.Unwritten
-) -> evaluation.Metrics:
-    """Evaluate the trained model, and print where it is."""
+def _end(config: TrainConfig, measured: evaluation.Metrics) -> None:
+    """Note that the last step is done, and print what it came to."""
     step = config.schedule.steps
-    measured = evaluated.of_model()
     if measured:
-        lines.evaluated(step, measured)
-    if ranks.is_first:
-        if measured:
-            evaluation.report(config, step, measured)
-        training_folder.end(config)
-        if lost := len(loader.logged(training_folder.local(config))):
-            terminal.stderr().print(
-                f"{lost:,} times a pair could not be decoded and another took its place: see undecodable.jsonl",
-                style="yellow",
-            )
-        terminal.stdout().print(
-            f"trained: {terminal.shown(checkpoints.place_of(config.run.folder, step))}", soft_wrap=True
-        )
-    return measured
+        evaluation.report(config, measured, step=step)
+    training_folder.end(config)
+    if lost := len(loader.logged(training_folder.local(config))):
+        words = f"{lost:,} times a pair could not be decoded and another took its place: see undecodable.jsonl"
+        terminal.stderr().print(words, style="yellow")
+    place = checkpoints.place_of(config.run.folder, step)
+    terminal.stdout().print(f"trained: {terminal.shown(place)}", soft_wrap=True)
 
 
 def _check_shares(config: TrainConfig, ranks: Ranks) -> None:
@@ -256,11 +254,19 @@ def _check_shares(config: TrainConfig, ranks: Ranks) -> None:
         )
 
 
+def _groups(config: TrainConfig) -> dict[str, int]:
+    """Pairs of a group of batch norm and of mixup, by the setting."""
+    tower, loss = config.image_tower, config.loss
+    groups = {"[image_tower] ghost_group": tower.ghost_group} if tower.has_groups else {}
+    return groups | ({"[loss] mixup_group": loss.mixup_group} if loss.mixup else {})
+
+
 def take_threads(config: TrainConfig, ranks: Ranks) -> str:
     """Leave a core to each process that decodes; returns how many threads torch has. OMP_NUM_THREADS wins."""
+    workers = config.data.workers
     if "OMP_NUM_THREADS" not in os.environ:
-        torch.set_num_threads(max(1, cores() // ranks.of_machine - config.data.workers))
-    threads, workers = torch.get_num_threads(), config.data.workers
+        torch.set_num_threads(max(1, cores() // ranks.of_machine - workers))
+    threads = torch.get_num_threads()
     return f"{threads} thread{'s' * (threads != 1)} and {workers} worker{'s' * (workers != 1)} a process"
 
 
@@ -272,7 +278,10 @@ def held(config: TrainConfig, ranks: Ranks) -> Iterator[None]:
     """
     if not ranks.is_first:
         ranks.wait()
-        training_folder.check_shared(config)
+        place = training_folder.path(config, "config.toml")
+        if not storage.exists(place):
+            why = f"not there on {gethostname()}, and the first rank has written it"
+            raise UsageError(f"{place}: {why}: machines of one run share [run] folder; give one that all see")
         yield
         return
     training_folder.check_folder(config)
@@ -289,13 +298,19 @@ def held(config: TrainConfig, ranks: Ranks) -> Iterator[None]:
 def most_of_a_step(config: TrainConfig, device: torch.device, *, vocabulary: int) -> int:
     """The most bytes that torch takes of a device in a step of two chunks, or of the global batch if that is less.
 
-    Raises torch.cuda.OutOfMemoryError: it does not fit.
+    The pairs are random pixels, with captions as long as they may be. Raises torch.cuda.OutOfMemoryError: it does not
+    fit.
     """
     if device.type == "cuda":
         torch.cuda.reset_peak_memory_stats(device)
     learner = Learner(config, vocabulary=vocabulary, ranks=Ranks(0, 1, device))
-    pairs = min(2 * config.loop.chunk, config.loop.global_batch)
-    learner.step(1, _batch(config, pairs, has_decoders=learner.model.has_decoders).to(device))
+    pairs, side = min(2 * config.loop.chunk, config.loop.global_batch), config.data.crop_px
+    images = torch.randint(256, (pairs, side, side, 3), dtype=torch.uint8).permute(0, 3, 1, 2)
+    tokens, mask = longest_captions(pairs, config.tokenizer.tokens_at_most)
+    prompted = longest_captions(pairs, config.captioner.tokens_at_most) if learner.model.has_decoders else None
+    keys = [f"{number:032x}" for number in range(pairs)]
+    batch = Batch(keys, ["measured"] * pairs, [0] * pairs, images, tokens, mask, prompted)
+    learner.step(1, batch.to(device))
     return metrics.most_memory(device)
 
 
@@ -317,9 +332,17 @@ def with_chunk(config: TrainConfig, ranks: Ranks, *, vocabulary: int) -> TrainCo
     units = math.ceil(config.loop.global_batch / unit)
     while units:
         chosen = config.model_copy(update={"loop": config.loop.model_copy(update={"chunk": units * unit})})
-        if _fits(chosen, ranks.device, vocabulary):
+        torch.cuda.set_per_process_memory_fraction(OF_A_GPU, ranks.device)
+        try:
+            most_of_a_step(chosen, ranks.device, vocabulary=vocabulary)
+        except torch.cuda.OutOfMemoryError:
+            units //= 2
+        else:
             return chosen
-        units //= 2
+        finally:
+            gc.collect()
+            torch.cuda.empty_cache()
+            torch.cuda.set_per_process_memory_fraction(1.0, ranks.device)
     raise UsageError(
         f'[loop] chunk = "auto": a step with {unit} pairs at a time does not fit into this GPU; give '
         'recompute = "all", smaller towers, or a larger GPU'
@@ -329,33 +352,3 @@ def with_chunk(config: TrainConfig, ranks: Ranks, *, vocabulary: int) -> TrainCo
 def unit_of(config: TrainConfig) -> int:
     """Chunks are multiples of this: of the groups of batch norm and of mixup."""
     return math.lcm(*_groups(config).values())
-
-
-def _groups(config: TrainConfig) -> dict[str, int]:
-    """Pairs of a group, by the setting."""
-    tower, loss = config.image_tower, config.loss
-    groups = {"[image_tower] ghost_group": tower.ghost_group} if tower.has_groups else {}
-    return groups | ({"[loss] mixup_group": loss.mixup_group} if loss.mixup else {})
-
-
-def _fits(config: TrainConfig, device: torch.device, vocabulary: int) -> bool:
-    torch.cuda.set_per_process_memory_fraction(OF_A_GPU, device)
-    try:
-        most_of_a_step(config, device, vocabulary=vocabulary)
-    except torch.cuda.OutOfMemoryError:
-        return False
-    finally:
-        gc.collect()
-        torch.cuda.empty_cache()
-        torch.cuda.set_per_process_memory_fraction(1.0, device)
-    return True
-
-
-def _batch(config: TrainConfig, pairs: int, *, has_decoders: bool) -> Batch:
-    """Pairs of random pixels, with captions as long as they may be."""
-    side = config.data.crop_px
-    images = torch.randint(256, (pairs, side, side, 3), dtype=torch.uint8).permute(0, 3, 1, 2)
-    tokens, mask = longest_captions(pairs, config.tokenizer.tokens_at_most)
-    prompted = longest_captions(pairs, config.captioner.tokens_at_most) if has_decoders else None
-    keys = [f"{number:032x}" for number in range(pairs)]
-    return Batch(keys, ["measured"] * pairs, [0] * pairs, images, tokens, mask, prompted)

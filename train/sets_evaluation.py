@@ -37,18 +37,26 @@ def evaluate(
 
     Raises UsageError: there is no such run, model or checkpoint.
     """
-    config = _config(given, step, overrides, is_evaluated=not model) if given else None
+    config = None
+    if given and storage.kind(given) == "folder":
+        place = checkpoints.chosen(given, step, goes_on=False)
+        config = TrainConfig.load(place / "config.toml", [*overrides, f"run.folder={given}"])
+    elif given:
+        config = TrainConfig.load(given, overrides)
+        if not model:
+            training_folder.check_trained(config)
+    runs = list[str]()  # that a run learned from
     if model:
         if not out and config is None:
             raise UsageError("--model without a training run: say where the results go, with --out")
-        name, runs = model, list[str]()
-        folder = out or training_folder.path(config, "eval", folder_of(model))  # type: ignore[arg-type]
+        name, own = model, folder_of(model)
         encoder = torch_models.opened(model, device=config.loop.device if config else device)
     elif config is None:
         raise UsageError("nothing to evaluate; give a training run or its settings, or --model and --out")
     else:
         at, encoder, runs = _of_run(config, step)
-        name, folder = f"step {at:,}", out or training_folder.path(config, "eval", f"step-{at:07}")
+        name, own = f"step {at:,}", f"step-{at:07}"
+    folder = out or training_folder.path(config, "eval", own)  # type: ignore[arg-type]
 
     def held_out(images_at_most: int) -> ImageSet:
         if config is None:
@@ -72,25 +80,13 @@ def evaluate(
     return _MISSING if measured.missing else 0
 
 
-def _config(given: str, step: int | None, overrides: list[str], *, is_evaluated: bool) -> TrainConfig:
-    """The settings of a training run, by its folder or by a file."""
-    if storage.kind(given) == "folder":
-        place = checkpoints.chosen(given, step, goes_on=False)
-        return TrainConfig.load(place / "config.toml", [*overrides, f"run.folder={given}"])
-    config = TrainConfig.load(given, overrides)
-    if is_evaluated:
-        training_folder.check_trained(config)
-    return config
-
-
 def _of_run(config: TrainConfig, step: int | None) -> tuple[int, Encoder, list[str]]:
     """The step of a run's checkpoint, its encoder, and the curated runs that it learned from."""
     trained = encoders.trained(config.run.folder, step=step, evaluation=config.evaluation.model_dump(mode="json"))
     opened = encoders.of_trained(trained, config.loop.device)
     encoder = opened.encoder
     if opened.model.captioner is not None:
-        captions = Captions(opened, Prompts(opened.config.captioner, None))
-        encoder = replace(encoder, write=captions.shown)
+        encoder = replace(encoder, write=Captions(opened, Prompts(opened.config.captioner, None)).shown)
     captioned = list(checkpoints.state_of(trained.place).get("captioned_manifests", {}))
     if captioned:
         names = ", ".join(map(terminal.shown, captioned))

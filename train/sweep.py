@@ -47,10 +47,17 @@ def sweep(config: SweepConfig) -> int:
     """
     if int(os.environ.get("WORLD_SIZE", "1")) > 1:
         raise UsageError("a sweep is one process; give several of them tasks of their own in [sweep] tasks")
-    tasks = _tasks(config)
-    _check_folder(config)
+    tasks, folder = _tasks(config), config.run.folder
+    storage.check(folder)
+    own = {*linear_probe.TASKS, "config.toml", RESULT}  # the settings of each trial are compared when its turn comes
+    if others := [name for name in storage.entries(folder) if name not in own and not storage.is_partial(name)]:
+        raise UsageError(f"{folder}: not the folder of a sweep ({others[0]} is in it); choose another [run] folder")
     for task in tasks:
-        _write_lists(config, task)
+        lists, place = linear_probe.lists_of(storage.absolute(config.sweep.path), task), storage.join(folder, task)
+        names = "".join(f"{name}\n" for name in classes_of_lists(lists).names)
+        storage.write_bytes(storage.join(place, _CLASSES), names.encode())
+        rows = "".join(f"{beside(path, file)} {label}\n" for path in lists[:2] for file, label in lines_of(path))
+        storage.write_bytes(storage.join(place, _ALL), rows.encode())
     seed, trials, planned = config.run.seed, range(config.sweep.trials), dict[str, list[TrainConfig]]()
     for task in tasks:
         planned[task] = [_training(config, task, trial, f"trial-{trial:03}", seed=seed) for trial in trials]
@@ -68,14 +75,15 @@ def sweep(config: SweepConfig) -> int:
 
 def describe(config: SweepConfig) -> int:
     """Print the trials; nothing is written."""
-    tasks, out = _tasks(config), terminal.stdout()
-    table = Table()
-    drawn = [config.sweep.drawn(trial, seed=config.run.seed) for trial in range(config.sweep.trials)]
+    tasks, out, table = _tasks(config), terminal.stdout(), Table()
     table.add_column("trial", justify="right")
-    for name in _flat(drawn[0]):
-        table.add_column(name, overflow="fold", justify="right")
-    for trial, settings in enumerate(drawn):
-        table.add_row(f"{trial:03}", *map(str, _flat(settings).values()))
+    for trial in range(config.sweep.trials):
+        drawn = config.sweep.drawn(trial, seed=config.run.seed)
+        values = {f"{section}.{name}": value for section, of in drawn.items() for name, value in of.items()}
+        if not trial:
+            for name in values:
+                table.add_column(name, overflow="fold", justify="right")
+        table.add_row(f"{trial:03}", *map(str, values.values()))
     out.print(table)
     trainings = len(tasks) * (config.sweep.trials + RUNS)
     out.print(f"{trainings:,} trainings of {len(tasks)} tasks: {', '.join(tasks)}", soft_wrap=True)
@@ -101,7 +109,13 @@ def _spread(values: Sequence[float]) -> dict[str, float]:
     return {"mean": statistics.fmean(values), "deviation": deviation}
 
 
-# Trials --------------------------------------------------------------------------------------------------------------
+def _tasks(config: SweepConfig) -> list[str]:
+    """The tasks that the settings name, or all."""
+    existing = linear_probe.tasks_in(config.sweep.path)
+    if missing := [name for name in config.sweep.tasks if name not in existing]:
+        names = ", ".join(existing)
+        raise UsageError(f"[sweep] tasks: {missing[0]} is not in {config.sweep.path} (there are: {names}); give others")
+    return [name for name in existing if not config.sweep.tasks or name in config.sweep.tasks]
 
 
 def _swept(config: SweepConfig, task: str, trials: Sequence[TrainConfig]) -> Swept:
@@ -110,8 +124,7 @@ def _swept(config: SweepConfig, task: str, trials: Sequence[TrainConfig]) -> Swe
     if chosen is None:
         raise AltalignError(f"{task}: all {len(trials)} trials diverged; draw lower rates in [sweep.draws]")
     test = list[float]()
-    for run in range(RUNS):
-        seed = config.run.seed + run
+    for seed in range(config.run.seed, config.run.seed + RUNS):
         top1 = _measured(_training(config, task, chosen, f"best-{chosen:03}-seed-{seed}", seed=seed, is_last=True))
         if top1 is None:
             raise AltalignError(f"{task}: trial {chosen:03} diverged on all examples; draw lower rates")
@@ -159,49 +172,8 @@ def _measured(config: TrainConfig) -> float | None:
     return float(storage.read_json(metrics)["classification/test"]["top1"])
 
 
-# Folders -------------------------------------------------------------------------------------------------------------
-
-
-def _tasks(config: SweepConfig) -> list[str]:
-    """The tasks that the settings name, or all."""
-    existing = linear_probe.tasks_in(config.sweep.path)
-    if missing := [name for name in config.sweep.tasks if name not in existing]:
-        names = ", ".join(existing)
-        raise UsageError(f"[sweep] tasks: {missing[0]} is not in {config.sweep.path} (there are: {names}); give others")
-    return [name for name in existing if not config.sweep.tasks or name in config.sweep.tasks]
-
-
-def _check_folder(config: SweepConfig) -> None:
-    """Refuse a folder that holds something else. The settings of each trial are compared when its turn comes."""
-    storage.check(config.run.folder)
-    own = {*linear_probe.TASKS, "config.toml", RESULT}
-    others = [name for name in storage.entries(config.run.folder) if name not in own and not storage.is_partial(name)]
-    if others:
-        raise UsageError(
-            f"{config.run.folder}: not the folder of a sweep ({others[0]} is in it); choose another [run] folder"
-        )
-
-
-def _write_lists(config: SweepConfig, task: str) -> None:
-    """Write the classes of a task, and the list of all its examples."""
-    lists = linear_probe.lists_of(storage.absolute(config.sweep.path), task)
-    own = training_folder.path(config, task)
-    names = classes_of_lists(lists).names
-    storage.write_bytes(storage.join(own, _CLASSES), "".join(f"{name}\n" for name in names).encode())
-    rows = [f"{beside(path, file)} {label}\n" for path in lists[:2] for file, label in lines_of(path)]
-    storage.write_bytes(storage.join(own, _ALL), "".join(rows).encode())
-
-
-# What is printed -----------------------------------------------------------------------------------------------------
-
-
-def _flat(drawn: Drawn) -> dict[str, object]:
-    return {f"{section}.{name}": value for section, values in drawn.items() for name, value in values.items()}
-
-
 def _show(swept: Mapping[str, Swept], result: str) -> None:
-    table, out = Table(), terminal.stdout()
-    table.add_column("task")
+    table, out = Table("task"), terminal.stdout()
     for name in ("trial", "validation", "test", "deviation"):
         table.add_column(name, justify="right")
     for task, outcome in swept.items():
@@ -211,7 +183,6 @@ def _show(swept: Mapping[str, Swept], result: str) -> None:
     out.print(table)
     for name, spread in means(swept, RUNS).items():
         out.print(f"{name}: {spread['mean']:.2f}, deviation {spread['deviation']:.2f} of {RUNS} runs")
-    missing = [name for name in linear_probe.TASKS if name not in swept]
-    if missing:
+    if missing := [name for name in linear_probe.TASKS if name not in swept]:
         out.print(f"not there: {', '.join(missing)}", style="yellow", soft_wrap=True)
     out.print(f"{len(swept)} of {len(linear_probe.TASKS)} tasks; {terminal.shown(result)}", soft_wrap=True)

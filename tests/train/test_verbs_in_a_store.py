@@ -166,7 +166,6 @@ def test_a_checkpoint_is_digested_once_and_lacks_no_file(
     left = {path.name for path in place.iterdir()}
     assert {*digests, "manifest.json"} - left == {"optimizer.safetensors", "optimizer.json"}
     assert checkpoints.chosen(run, None) == place
-    checkpoints.check(place)
 
     elsewhere("of a short manifest")
     storage.write_json(f"{checkpoints.place_of(run, 5)}/manifest.json", {"state.json": digests["state.json"]})

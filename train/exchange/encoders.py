@@ -11,7 +11,7 @@ from pathlib import Path
 
 import torch
 from torch import Tensor, nn
-from transformers import BertModel
+from transformers import BertModel, PreTrainedTokenizerFast
 
 from altalign import storage
 from altalign.errors import UsageError
@@ -51,8 +51,7 @@ class Encoders:
         self.config, self.model, self.tokenizer, self._ranks = config, model, tokenizer, ranks
         self.device, self.decode = ranks.device, decoder_of(config)
         self._autocast = autocast(config.loop.precision, ranks.device)
-        resize, crop = sizes_of(config)
-        keeps = config.evaluation.keep_aspect_ratio
+        (resize, crop), keeps = sizes_of(config), config.evaluation.keep_aspect_ratio
         about = [digest, tokenizer.digest, resize, crop, keeps, config.loop.precision, ranks.device.type]
         self.encoder = Encoder(
             self.decode,
@@ -78,6 +77,10 @@ class Encoders:
         """What the text tower makes of n words, [CLS] before the projection (ALIGN section 8, table 12): (n, width)."""
         return self._of_texts(words, self.model.text_tower)
 
+    def pixels(self, images: Sequence[bytes]) -> Tensor:
+        """What the tower sees of image files, all of them sound: uint8 (n, 3, h, w)."""
+        return torch.stack([self.decode(image) for image in images])
+
     def _of_texts(self, texts: list[str], tower: Callable[[Tensor, Tensor], Tensor]) -> Tensor:
         def encoded(part: slice) -> Tensor:
             tokens, mask = padded(self.tokenizer.encode(texts[part]), self.tokenizer.tokens_at_most)
@@ -87,10 +90,6 @@ class Encoders:
 
     def _by_ranks(self, number: int, encoded: Callable[[slice], Tensor]) -> Tensor:
         return by_ranks(self._ranks, self.model, self._autocast, number, encoded)
-
-    def pixels(self, images: Sequence[bytes]) -> Tensor:
-        """What the tower sees of image files, all of them sound: uint8 (n, 3, h, w)."""
-        return torch.stack([self.decode(image) for image in images])
 
 
 def sharing_of(ranks: Ranks, side_px: int) -> Sharing | None:
@@ -177,6 +176,11 @@ def trained(run: str, *, step: int | None = None, evaluation: Mapping[str, objec
     config = TrainConfig.from_values(values, where=str(place))
     if config.classification.train:
         raise UsageError(f"{run}: a classifier, which has no captions; give the run of a dual encoder")
+    return trained_at(place, config)
+
+
+def trained_at(place: Path, config: TrainConfig) -> Trained:
+    """The same of a checkpoint that was chosen and checked, with these settings."""
     words = tokenizer.read(str(place / "tokenizer.json"), tokens_at_most=config.tokenizer.tokens_at_most)
     model = model_of(without_weights(config), vocabulary=words.vocabulary)
     checkpoints.load_model(place, model)
@@ -199,3 +203,41 @@ def of_trained(trained: Trained, device: Device) -> Encoders:
     """The same of a checkpoint that is open."""
     on = device_of(device)
     return Encoders(trained.config, trained.model.to(on), trained.tokenizer, Ranks(0, 1, on), digest=trained.digest)
+
+
+# What all forms of other libraries share -----------------------------------------------------------------------------
+
+# What was written, as its users open it: embeddings of pixels, uint8 (n, 3, px, px), and of captions, if it takes any
+Reopened = tuple[Callable[[Tensor], Tensor], Callable[[list[str]], Tensor] | None]
+
+
+def has_odd_side(px: int) -> bool:
+    """Whether a map has an odd side on the way through the tower, where the two ways of padding differ."""
+    return px % 2**5 != 0  # five convolutions of stride 2
+
+
+def refuse(trained: Trained, to: str, why: str, repair: str) -> UsageError:
+    """The error for what a form cannot hold."""
+    return UsageError(f"{trained.config.run.folder}: --to {to} cannot hold this model: {why}; {repair}")
+
+
+def check_towers(trained: Trained, to: str) -> None:
+    """Refuse what no form but ONNX holds so far: a ViT, and evaluation that keeps the aspect ratio."""
+    tower = trained.config.image_tower
+    if tower.is_vit:
+        raise refuse(trained, to, f"its image tower is a ViT ({tower.architecture})", "export to onnx")
+    if trained.config.evaluation.keep_aspect_ratio:
+        raise refuse(trained, to, "[evaluation] keep_aspect_ratio, which the form does not write", "export to onnx")
+
+
+def write_tokenizer(trained: Trained, folder: Path) -> None:
+    """`tokenizer.json` and what transformers wants beside it."""
+    special = {f"{name}_token": f"[{name.upper()}]" for name in ("pad", "unk", "cls", "sep", "mask")}
+    (folder / "tokenizer.json").write_text(trained.tokenizer.text, encoding="utf-8")
+    PreTrainedTokenizerFast(
+        tokenizer_file=str(folder / "tokenizer.json"),
+        model_max_length=trained.tokenizer.tokens_at_most,
+        model_input_names=["input_ids", "attention_mask"],
+        split_special_tokens=True,  # a caption may say "[SEP]"
+        **special,
+    ).save_pretrained(folder)

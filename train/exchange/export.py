@@ -1,7 +1,6 @@
 """`altalign export RUN DIR --to …`: a trained model as other libraries open it, opened again there and compared."""
 
-from collections.abc import Mapping, Sequence
-from importlib.util import find_spec
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import ModuleType
 from typing import Any, cast
@@ -11,7 +10,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from torch import Tensor
 
 from altalign import __version__, storage, terminal
-from altalign.errors import AltalignError, UsageError, bring
+from altalign.errors import AltalignError, UsageError, check_package
 from altalign.train.data.batches import padded
 from altalign.train.data.tokenizer import CaptionTokenizer
 from altalign.train.exchange import encoders, to_align, to_onnx, to_open_clip, to_timm
@@ -23,7 +22,6 @@ from altalign.train.settings.training import TrainConfig
 
 TARGETS: dict[str, ModuleType] = {"align": to_align, "open_clip": to_open_clip, "onnx": to_onnx, "timm": to_timm}
 _CAPTIONS = 8  # that are compared
-_LIBRARIES = {"align": "transformers", "open_clip": "open_clip", "onnx": "onnxruntime", "timm": "timm"}
 
 
 def export(run: str, folder: str, *, to: str, step: int | None, overrides: Mapping[str, object]) -> int:
@@ -34,15 +32,13 @@ def export(run: str, folder: str, *, to: str, step: int | None, overrides: Mappi
         raise UsageError(f"{folder}: it is there already; give a new folder")
     trained, target = encoders.trained(run, step=step, evaluation=overrides), TARGETS[to]
     target.check(trained)
-    if find_spec(target.PACKAGE) is None:
-        why = f"what is written is opened by the package {target.PACKAGE}, which is missing"
-        raise UsageError(f"--to {to}: {why}; {bring(to)}")
+    check_package(target.PACKAGE, f"--to {to}", extra=to)  # which opens what is written
     place = Path(folder)
     try:
         place.mkdir(parents=True)
         with quiet():
             notes = target.write(trained, place)
-            differences = _differences(trained, target.reopen(trained, place))
+            differences = _differences(trained, *target.reopen(trained, place))
         worst = max(differences.values())
         if not worst <= target.TOLERANCE:
             why = f"opened again, embeddings differ by {worst:.2g}, more than {target.TOLERANCE:g}"
@@ -71,7 +67,9 @@ def foreseen(config: TrainConfig, model: DualEncoder) -> dict[str, str]:
 
 
 @torch.no_grad()
-def _differences(trained: Trained, again: Any) -> dict[str, float]:
+def _differences(
+    trained: Trained, image_again: Callable[[Tensor], Tensor], text_again: Callable[[list[str]], Tensor] | None
+) -> dict[str, float]:
     """The largest difference of a number of an embedding, of images and of captions."""
     px, words, most = trained.evaluation_sizes[1], trained.tokenizer.words(), trained.tokenizer.tokens_at_most
     generator = torch.Generator().manual_seed(0)
@@ -80,23 +78,22 @@ def _differences(trained: Trained, again: Any) -> dict[str, float]:
     noise, half = torch.rand(1, 3, px, px, generator=generator), torch.ones(1, 3, px, px)
     half[..., : px // 2] = 0
     pixels = (torch.cat([smooth, noise, half, smooth * noise]) * 255).to(torch.uint8)
-    differences = {"images": _apart(trained.model.encode_image(pixels), again.encode_image(pixels))}
-    if again.encode_text is not None:
+    both = {"images": (trained.model.encode_image(pixels), image_again(pixels))}
+    if text_again is not None:
         # of the vocabulary's own words, of many lengths; the last is longer than the model takes
         drawn = torch.randint(len(words), (_CAPTIONS, most), generator=torch.Generator().manual_seed(0))
         lengths = [1 + number * most // (_CAPTIONS - 1) for number in range(_CAPTIONS)]
         captions = [" ".join(words[place] for place in row[:size]) for row, size in zip(drawn, lengths, strict=True)]
         tokens, mask = padded(trained.tokenizer.encode(captions), most)
-        differences["captions"] = _apart(trained.model.encode_text(tokens, mask), again.encode_text(captions))
-    return differences
+        both["captions"] = (trained.model.encode_text(tokens, mask), text_again(captions))
+    return {
+        name: float((ours - theirs).abs().max()) if ours.shape == theirs.shape else float("nan")
+        for name, (ours, theirs) in both.items()
+    }
 
 
 def _in_words(differences: Mapping[str, float]) -> str:
     return ", ".join(f"{what} {apart:.1e}" for what, apart in differences.items())
-
-
-def _apart(ours: Tensor, theirs: Tensor) -> float:
-    return float((ours - theirs).abs().max()) if ours.shape == theirs.shape else float("nan")
 
 
 # The card: where the model comes from, how to open it, how it was evaluated -------------------------------------------
@@ -117,12 +114,12 @@ def write_card(
         lstrip_blocks=True,
         keep_trailing_newline=True,
     )
-    resize, crop = trained.evaluation_sizes
-    image, text = trained.config.image_tower.architecture, trained.config.text_tower
+    (resize, crop), text = trained.evaluation_sizes, trained.config.text_tower
+    image = trained.config.image_tower.architecture
     of_image = f"A ViT ({image})" if image.startswith("vit_") else f"EfficientNet-{image.upper()}"
     of_text = "BART" if text.architecture == "bart" else "BERT"
     card = templates.get_template("card.md").render(
-        library=_LIBRARIES[to],
+        library=TARGETS[to].PACKAGE,
         towers=f"{of_image} and {of_text} of {text.layers} layers x {text.width}",
         parameters=sum(parameter.numel() for parameter in trained.model.parameters()),
         width=trained.model.width,

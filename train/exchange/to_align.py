@@ -8,8 +8,7 @@ from torch import Tensor
 from torch.nn import functional
 from transformers import AlignConfig, AlignModel, AlignProcessor, AutoTokenizer, EfficientNetImageProcessor
 
-from altalign.train.exchange.encoders import Trained
-from altalign.train.exchange.target import Reopened, check_towers, has_odd_side, refuse, write_tokenizer
+from altalign.train.exchange.encoders import Reopened, Trained, check_towers, has_odd_side, refuse, write_tokenizer
 from altalign.train.model.image_tower import EPSILON, FACTORS, HALF_OF_THE_RANGE, align_names
 from altalign.train.model.text_tower import FEED_FORWARD
 
@@ -40,52 +39,9 @@ def check(trained: Trained) -> None:
 
 def write(trained: Trained, folder: Path) -> list[str]:
     """Write the folder; returns notes for its user."""
-    model = AlignModel(_config(trained))
-    model.load_state_dict(_state(trained, model.state_dict()))
-    model.save_pretrained(folder)
-    resize, crop = trained.evaluation_sizes
-    processor = EfficientNetImageProcessor(
-        size={"height": resize, "width": resize},
-        do_center_crop=True,
-        crop_size={"height": crop, "width": crop},
-        resample=_BILINEAR,
-        rescale_factor=1 / HALF_OF_THE_RANGE,
-        rescale_offset=True,
-        do_normalize=False,
-        include_top=False,
-    )
-    write_tokenizer(trained, folder)
-    AlignProcessor(processor, AutoTokenizer.from_pretrained(folder)).save_pretrained(folder)
-    most, kept = trained.tokenizer.tokens_at_most, 1 - trained.config.image_tower.batch_norm_momentum
-    return [
-        f"give the processor `truncation=True, max_length={most}`: it pads captions to {_PROCESSOR_TOKENS} by itself "
-        "and does not cut them",
-        f"do not train on with this class: its batch norm keeps {kept:.0%} of its running statistics a step",
-    ]
-
-
-def reopen(trained: Trained, folder: Path) -> Reopened:
-    """The folder as transformers opens it."""
-    model = AlignModel.from_pretrained(folder).eval()
-    words = AutoTokenizer.from_pretrained(folder)
-
-    def encode_image(pixels: Tensor) -> Tensor:
-        features: Any = model.get_image_features(pixel_values=pixels.float() / HALF_OF_THE_RANGE - 1)
-        return functional.normalize(features.pooler_output, dim=-1)
-
-    def encode_text(captions: list[str]) -> Tensor:
-        most = trained.tokenizer.tokens_at_most
-        tokens = words(captions, padding=True, truncation=True, max_length=most, return_tensors="pt")
-        features: Any = model.get_text_features(**tokens)
-        return functional.normalize(features.pooler_output, dim=-1)
-
-    return Reopened(encode_image, encode_text)
-
-
-def _config(trained: Trained) -> AlignConfig:
-    image, text, px = trained.config.image_tower, trained.config.text_tower, trained.evaluation_sizes[1]
+    image, text, (resize, crop) = trained.config.image_tower, trained.config.text_tower, trained.evaluation_sizes
     width, depth = FACTORS[image.architecture]
-    return AlignConfig(
+    config = AlignConfig(
         text_config={
             "vocab_size": trained.tokenizer.vocabulary,
             "hidden_size": text.width,
@@ -99,8 +55,8 @@ def _config(trained: Trained) -> AlignConfig:
         vision_config={
             "width_coefficient": image.width or width,
             "depth_coefficient": image.depth or depth,
-            "image_size": px,
-            "hidden_dim": px,  # of the pooling alone: not smaller than the map
+            "image_size": crop,
+            "hidden_dim": crop,  # of the pooling alone: not smaller than the map
             "batch_norm_eps": EPSILON,
             "batch_norm_momentum": image.batch_norm_momentum,
             "drop_connect_rate": 0.0,
@@ -108,6 +64,27 @@ def _config(trained: Trained) -> AlignConfig:
         projection_dim=trained.model.width,
         temperature_init_value=float(trained.model.temperature.value()),
     )
+    model = AlignModel(config)
+    model.load_state_dict(_state(trained, model.state_dict()))
+    model.save_pretrained(folder)
+    processor = EfficientNetImageProcessor(
+        size={"height": resize, "width": resize},
+        do_center_crop=True,
+        crop_size={"height": crop, "width": crop},
+        resample=_BILINEAR,
+        rescale_factor=1 / HALF_OF_THE_RANGE,
+        rescale_offset=True,
+        do_normalize=False,
+        include_top=False,
+    )
+    write_tokenizer(trained, folder)
+    AlignProcessor(processor, AutoTokenizer.from_pretrained(folder)).save_pretrained(folder)
+    most, kept = trained.tokenizer.tokens_at_most, 1 - image.batch_norm_momentum
+    return [
+        f"give the processor `truncation=True, max_length={most}`: it pads captions to {_PROCESSOR_TOKENS} by itself "
+        "and does not cut them",
+        f"do not train on with this class: its batch norm keeps {kept:.0%} of its running statistics a step",
+    ]
 
 
 def _state(trained: Trained, theirs: dict[str, Tensor]) -> dict[str, Tensor]:
@@ -117,11 +94,25 @@ def _state(trained: Trained, theirs: dict[str, Tensor]) -> dict[str, Tensor]:
     ours |= {f"text_model.{name}": values for name, values in text.items()}
     ours |= {f"text_projection.{name}": values for name, values in trained.model.text_projection.state_dict().items()}
     ours["temperature"] = trained.model.temperature.value()
-    for name, values in theirs.items():
-        if name.startswith("text_model.pooler."):
-            ours[name] = torch.zeros_like(values)
-    positions = "text_model.embeddings.position_embeddings.weight"
-    ours[positions] = torch.zeros_like(theirs[positions]).index_copy_(
-        0, torch.arange(len(ours[positions])), ours[positions]
-    )
-    return ours
+    ours |= {name: torch.zeros_like(theirs[name]) for name in theirs if name.startswith("text_model.pooler.")}
+    name = "text_model.embeddings.position_embeddings.weight"
+    positions = torch.zeros_like(theirs[name])
+    positions[: len(ours[name])] = ours[name]
+    return {**ours, name: positions}
+
+
+def reopen(trained: Trained, folder: Path) -> Reopened:
+    """The folder as transformers opens it."""
+    model = AlignModel.from_pretrained(folder).eval()
+    words, most = AutoTokenizer.from_pretrained(folder), trained.tokenizer.tokens_at_most
+
+    def encode_image(pixels: Tensor) -> Tensor:
+        features: Any = model.get_image_features(pixel_values=pixels.float() / HALF_OF_THE_RANGE - 1)
+        return functional.normalize(features.pooler_output, dim=-1)
+
+    def encode_text(captions: list[str]) -> Tensor:
+        tokens = words(captions, padding=True, truncation=True, max_length=most, return_tensors="pt")
+        features: Any = model.get_text_features(**tokens)
+        return functional.normalize(features.pooler_output, dim=-1)
+
+    return encode_image, encode_text

@@ -2,6 +2,7 @@
 
 import json
 import warnings
+from collections.abc import Callable
 from pathlib import Path
 
 import torch
@@ -9,36 +10,22 @@ from torch import Tensor, nn
 
 from altalign.train.data.batches import padded
 from altalign.train.data.tokenizer import read
-from altalign.train.exchange.encoders import Trained
-from altalign.train.exchange.target import Reopened, write_tokenizer
+from altalign.train.exchange.encoders import Reopened, Trained, write_tokenizer
 
 PACKAGE = "onnxruntime"
 TOLERANCE = 1e-4
 _OPSET = 17
 
 
-class _Image(nn.Module):
-    """Embeddings of squares as they were resized, floats from 0 to 255: (n, 3, resize_px, resize_px)."""
+class _Graph(nn.Module):
+    """What is computed of one input by a model, whose weights the graph gets."""
 
-    def __init__(self, trained: Trained) -> None:
+    def __init__(self, model: nn.Module, compute: Callable[[Tensor], Tensor]) -> None:
         super().__init__()
-        resize, self.side = trained.evaluation_sizes
-        self.first, self.model = (resize - self.side) // 2, trained.model
+        self.model, self.compute = model, compute
 
-    def forward(self, images: Tensor) -> Tensor:
-        middle = slice(self.first, self.first + self.side)
-        return self.model.encode_image(images[:, :, middle, middle])
-
-
-class _Text(nn.Module):
-    """Embeddings of tokens (n, length), padded with 0."""
-
-    def __init__(self, trained: Trained) -> None:
-        super().__init__()
-        self.model = trained.model
-
-    def forward(self, tokens: Tensor) -> Tensor:
-        return self.model.encode_text(tokens, tokens != 0)
+    def forward(self, given: Tensor) -> Tensor:
+        return self.compute(given)
 
 
 def check(_trained: Trained) -> None:
@@ -47,10 +34,14 @@ def check(_trained: Trained) -> None:
 
 def write(trained: Trained, folder: Path) -> list[str]:
     """Write the folder; returns notes for its user."""
-    resize, crop = trained.evaluation_sizes
+    (resize, crop), model = trained.evaluation_sizes, trained.model
+    middle = slice((resize - crop) // 2, (resize - crop) // 2 + crop)
     tokens, _ = padded(trained.tokenizer.encode(["a", "a b"]), trained.tokenizer.tokens_at_most)
-    _graph(_Image(trained), torch.zeros(2, 3, resize, resize), "images", {0: "images"}, folder / "image.onnx")
-    _graph(_Text(trained), tokens, "tokens", {0: "captions", 1: "length"}, folder / "text.onnx")
+    # of squares as they were resized, floats from 0 to 255 (n, 3, resize_px, resize_px); of tokens padded with 0
+    image = _Graph(model, lambda images: model.encode_image(images[:, :, middle, middle]))
+    text = _Graph(model, lambda tokens: model.encode_text(tokens, tokens != 0))
+    _write(image, torch.zeros(2, 3, resize, resize), "images", {0: "images"}, folder / "image.onnx")
+    _write(text, tokens, "tokens", {0: "captions", 1: "length"}, folder / "text.onnx")
     (folder / "image.toml").write_text(
         f"# images are resized to {resize} px; the graph takes the middle {crop} px and scales pixels itself\n"
         f"input_size = {resize}\nmean = [0.0, 0.0, 0.0]\nstd = [1.0, 1.0, 1.0]\nscale = 1.0\n"
@@ -73,26 +64,26 @@ def reopen(trained: Trained, folder: Path) -> Reopened:
     )
     words = read(str(folder / "tokenizer.json"), tokens_at_most=trained.tokenizer.tokens_at_most)
     resize, crop = trained.evaluation_sizes
-    first = (resize - crop) // 2
-    after = resize - crop - first
+    before = (resize - crop) // 2
+    after = resize - crop - before
 
     def encode_image(pixels: Tensor) -> Tensor:
-        squares = nn.functional.pad(pixels.float(), (first, after, first, after))
+        squares = nn.functional.pad(pixels.float(), (before, after, before, after))
         return torch.from_numpy(image.run(["embeddings"], {"images": squares.numpy()})[0])
 
     def encode_text(captions: list[str]) -> Tensor:
         tokens, _ = padded(words.encode(captions), words.tokens_at_most)
         return torch.from_numpy(text.run(["embeddings"], {"tokens": tokens.numpy()})[0])
 
-    return Reopened(encode_image, encode_text)
+    return encode_image, encode_text
 
 
-def _graph(module: nn.Module, example: Tensor, name: str, free: dict[int, str], path: Path) -> None:
-    """Write the graph of a module of one input, some of whose sides are free."""
+def _write(graph: _Graph, example: Tensor, name: str, free: dict[int, str], path: Path) -> None:
+    """Write a graph of one input, some of whose sides are free."""
     with warnings.catch_warnings(), torch.no_grad():
         warnings.simplefilter("ignore")  # what was traced is compared afterwards
         torch.onnx.export(
-            module.eval(),
+            graph.eval(),
             (example,),
             str(path),
             input_names=[name],

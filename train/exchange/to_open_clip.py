@@ -7,11 +7,9 @@ from pathlib import Path
 import torch
 from safetensors.torch import save_file
 from torch import Tensor, nn
-from torch.nn import functional
 
 from altalign.train.exchange import to_timm
-from altalign.train.exchange.encoders import Trained
-from altalign.train.exchange.target import Reopened, write_tokenizer
+from altalign.train.exchange.encoders import Reopened, Trained, write_tokenizer
 from altalign.train.model.image_tower import HALF_OF_THE_RANGE
 
 PACKAGE = "open_clip"
@@ -27,8 +25,7 @@ def check(trained: Trained) -> None:
 
 def write(trained: Trained, folder: Path) -> list[str]:
     """Write the folder; returns notes for its user."""
-    resize, crop = trained.evaluation_sizes
-    place = str(folder.resolve())
+    (resize, crop), place = trained.evaluation_sizes, str(folder.resolve())
     settings = {
         "model_cfg": {
             "embed_dim": trained.model.width,
@@ -59,13 +56,13 @@ def write(trained: Trained, folder: Path) -> list[str]:
     (folder / "open_clip_config.json").write_text(json.dumps(settings, indent=2) + "\n", encoding="utf-8")
     trained.bert.config.save_pretrained(folder)
     write_tokenizer(trained, folder)
-    image = {f"visual.trunk.{name}": values for name, values in to_timm.tower_state(trained).items()}
-    text = {f"text.transformer.{name}": values for name, values in trained.bert.state_dict().items()}
+    tensors = {f"visual.trunk.{name}": values for name, values in to_timm.tower_state(trained).items()}
+    tensors |= {f"text.transformer.{name}": values for name, values in trained.bert.state_dict().items()}
     last = f"text.transformer.encoder.layer.{trained.config.text_tower.layers - 1}.output.LayerNorm."
-    weight = _without_bias(trained.model.text_projection, scale=text[f"{last}weight"], shift=text[f"{last}bias"])
-    text |= {last + name: torch.ones_like(text[last + name]) for name in ("weight", "bias")}
-    rest = {"text.proj.weight": weight, "logit_scale": -trained.model.temperature.value().log()}
-    save_file({name: values.contiguous() for name, values in {**image, **text, **rest}.items()}, folder / WEIGHTS)
+    weight = _without_bias(trained.model.text_projection, scale=tensors[f"{last}weight"], shift=tensors[f"{last}bias"])
+    tensors |= {last + name: torch.ones_like(tensors[last + name]) for name in ("weight", "bias")}
+    tensors |= {"text.proj.weight": weight, "logit_scale": -trained.model.temperature.value().log()}
+    save_file({name: values.contiguous() for name, values in tensors.items()}, folder / WEIGHTS)
     notes = [
         "needs the packages open_clip_torch and transformers",
         "open_clip's tokenizer cleans captions first (curly quotes, ligatures, full-width letters, HTML entities, text "
@@ -88,11 +85,10 @@ def reopen(_trained: Trained, folder: Path) -> Reopened:
     words = open_clip.get_tokenizer(f"local-dir:{folder}")
     words.clean_fn = str
     model.eval()
-
-    def encode_image(pixels: Tensor) -> Tensor:
-        return model.encode_image(pixels.float() / HALF_OF_THE_RANGE - 1, normalize=True)
-
-    return Reopened(encode_image, lambda captions: functional.normalize(model.encode_text(words(captions)), dim=-1))
+    return (
+        lambda pixels: model.encode_image(pixels.float() / HALF_OF_THE_RANGE - 1, normalize=True),
+        lambda captions: model.encode_text(words(captions), normalize=True),
+    )
 
 
 def _without_bias(layer: nn.Linear, *, scale: Tensor, shift: Tensor) -> Tensor:

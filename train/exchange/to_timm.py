@@ -19,8 +19,7 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 from torch.nn import functional
 
-from altalign.train.exchange.encoders import Trained
-from altalign.train.exchange.target import Reopened, check_towers, has_odd_side, refuse
+from altalign.train.exchange.encoders import Reopened, Trained, check_towers, has_odd_side, refuse
 from altalign.train.model.image_tower import EPSILON, FACTORS, HALF_OF_THE_RANGE
 
 PACKAGE = "timm"
@@ -35,13 +34,13 @@ def check(trained: Trained) -> None:
 
 def write(trained: Trained, folder: Path) -> list[str]:
     """Write the folder; returns notes for its user."""
-    resize, crop = trained.evaluation_sizes
+    (resize, crop), width, name = trained.evaluation_sizes, trained.model.width, name_of(trained)
     settings = {
-        "architecture": name_of(trained),
-        "num_classes": trained.model.width,
-        "num_features": _like(name_of(trained)).num_features,
+        "architecture": name,
+        "num_classes": width,
+        "num_features": _like(name).num_features,
         "pretrained_cfg": {
-            "num_classes": trained.model.width,
+            "num_classes": width,
             "input_size": [3, crop, crop],
             "interpolation": "bilinear",
             "crop_pct": crop / resize,
@@ -60,11 +59,7 @@ def write(trained: Trained, folder: Path) -> list[str]:
 def reopen(_trained: Trained, folder: Path) -> Reopened:
     """The folder as timm opens it."""
     model = timm.create_model(f"local-dir:{folder}", pretrained=True).eval()
-
-    def encode_image(pixels: Tensor) -> Tensor:
-        return functional.normalize(model(pixels.float() / HALF_OF_THE_RANGE - 1), dim=-1)
-
-    return Reopened(encode_image, None)
+    return lambda pixels: functional.normalize(model(pixels.float() / HALF_OF_THE_RANGE - 1), dim=-1), None
 
 
 # The tower in one of timm's, which open_clip takes too ----------------------------------------------------------------
@@ -119,9 +114,14 @@ def tower_state(trained: Trained) -> dict[str, Tensor]:
     classifier = torch.zeros(width, head)
     classifier[:, :own], classifier[:, own : 2 * own] = weight, -weight
     ours: dict[str, Tensor] = {**trained.model.image_tower.state_dict(), "conv_head.weight": both[:, :, None, None]}
-    theirs = {name: values for name, values in like.state_dict().items() if name.startswith(_TOWER)}
+    state = dict[str, Tensor]()
+    for name, theirs in like.state_dict().items():
+        if name.startswith(_TOWER):  # zeros of their shape, with our values in the first places
+            state[name] = torch.zeros(theirs.shape, dtype=ours[name].dtype if name in ours else torch.float32)
+            if name in ours:
+                state[name][tuple(slice(side) for side in ours[name].shape)] = ours[name]
     return {
-        **{name: _with_zeros(ours.get(name), values.shape) for name, values in theirs.items()},
+        **state,
         "bn2.weight": torch.full((head,), 1 + EPSILON).sqrt(),  # undoes the division by sqrt(1 + epsilon)
         "bn2.bias": torch.zeros(head),
         "bn2.running_mean": torch.zeros(head),
@@ -130,11 +130,3 @@ def tower_state(trained: Trained) -> dict[str, Tensor]:
         "classifier.weight": classifier,
         "classifier.bias": bias.clone(),
     }
-
-
-def _with_zeros(values: Tensor | None, shape: torch.Size) -> Tensor:
-    """Zeros of this shape, with the values in their first places."""
-    whole = torch.zeros(shape, dtype=torch.float32 if values is None else values.dtype)
-    if values is not None:
-        whole[tuple(slice(side) for side in values.shape)] = values
-    return whole

@@ -4,6 +4,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import floor, log10
+from statistics import fmean
 from typing import Any
 
 from altalign.train.step.learner import NEGATIVES, OWN_LOSSES
@@ -89,7 +90,7 @@ def negatives(lines: Sequence[Line], steps: int) -> Chart | None:
 
 
 def _chart(title: str, lines: Sequence[Line], names: Mapping[str, str], steps: int) -> Chart | None:
-    """Curves by the names of their metrics; None where no line has any."""
+    """Curves by the names of their metrics, of means of as many points; None where no line has any."""
     of_names = {
         shown: [(float(line["step"]), float(line[name])) for line in lines if name in line]
         for shown, name in names.items()
@@ -97,11 +98,8 @@ def _chart(title: str, lines: Sequence[Line], names: Mapping[str, str], steps: i
     longest = max(map(len, of_names.values()), default=0)
     if not longest:
         return None
-    size = -(-longest // POINTS_AT_MOST)
-    return Chart(title, {name: means(points, size) for name, points in of_names.items()}, steps, size)
-
-
-def means(points: Points, size: int) -> Points:
-    """The mean step and value of every `size` points; the last group may be smaller."""
-    groups = [points[first : first + size] for first in range(0, len(points), size)]
-    return [(sum(x for x, _ in group) / len(group), sum(y for _, y in group) / len(group)) for group in groups]
+    size, curves = -(-longest // POINTS_AT_MOST), dict[str, Points]()
+    for shown, points in of_names.items():
+        groups = [points[first : first + size] for first in range(0, len(points), size)]  # the last may be smaller
+        curves[shown] = [(fmean(x for x, _ in group), fmean(y for _, y in group)) for group in groups]
+    return Chart(title, curves, steps, size)

@@ -13,7 +13,6 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext, suppress
 from datetime import timedelta
 from importlib import import_module
-from importlib.util import find_spec
 from typing import Any
 from uuid import uuid4
 
@@ -21,7 +20,7 @@ import torch
 from rich.console import Console
 
 from altalign import storage, terminal
-from altalign.errors import AltalignError, UsageError, bring
+from altalign.errors import AltalignError, check_package, one_line
 from altalign.train.run import object_store_sync, training_folder
 from altalign.train.run.ranks import Ranks
 from altalign.train.settings.training import TrainConfig
@@ -30,6 +29,7 @@ from altalign.train.step.flops import Work
 
 LINE_EVERY_S = 30.0
 _CPU = torch.device("cpu")
+_WANDB = {"console": "off", "silent": True, "disable_git": True, "disable_job_creation": True}
 
 
 class Metrics:
@@ -54,12 +54,14 @@ class Metrics:
         storage.write_bytes(self._path, "".join(f"{line}\n" for line in kept).encode())
         self._events = SummaryWriter(training_folder.local(config, "tensorboard"), purge_step=first_step + 1)
         self._wandb = _opened_wandb(config) if config.loop.wandb_project else None
-        self._files = object_store_sync.Published(config.run.folder)
+        self._run, self._sent = config.run.folder, dict[str, storage.Stamp]()
         self._console, self._work, self._device = console, work, device
+        self._is_timed, self._printed_at = False, time.monotonic()
+        self._time_from(first_step)
+
+    def _time_from(self, step: int) -> None:
         self._begin = self._last = time.monotonic()
-        self._first_step = self._last_step = first_step
-        self._is_timed = False
-        self._printed_at = self._begin
+        self._first_step = self._last_step = step
 
     def write(self, step: int, values: Mapping[str, float], *, waited_s: float = 0.0) -> None:
         """A line of metrics after `step` steps, with pairs a second, arithmetic, and the share of time waited."""
@@ -78,8 +80,7 @@ class Metrics:
     def began(self, step: int) -> None:
         """The first step of this attempt is done: only what follows is timed, for that one starts and compiles much."""
         self._is_timed = True
-        self._begin = self._last = time.monotonic()
-        self._first_step = self._last_step = step
+        self._time_from(step)
 
     def evaluated(self, step: int, metrics: Mapping[str, Mapping[str, float]]) -> None:
         """The metrics of an evaluation after `step` steps."""
@@ -90,7 +91,7 @@ class Metrics:
     def published(self) -> None:
         """Write out buffered lines, also to the store where the run is in one. Any thread may call it."""
         self._events.flush()
-        self._files.files()
+        object_store_sync.publish_growing(self._run, self._sent)
 
     def close(self, *, failed: bool = False) -> None:
         """Write out buffered lines, as `published`; of a run that has failed as far as its store can be reached."""
@@ -98,16 +99,16 @@ class Metrics:
         if self._wandb:
             self._wandb.finish(exit_code=int(failed))
         with suppress(AltalignError) if failed else nullcontext():
-            self._files.files()
+            object_store_sync.publish_growing(self._run, self._sent)
 
-    def _append(self, line: Mapping[str, object]) -> None:
+    def _append(self, line: Mapping[str, Any]) -> None:
         with storage.growing(self._path) as file:
             file.write(f"{json.dumps(line)}\n".encode())
-        for name, value in line.items():
-            if name != "step":
-                self._events.add_scalar(name, value, line["step"])
+        values = {name: value for name, value in line.items() if name != "step"}
+        for name, value in values.items():
+            self._events.add_scalar(name, value, line["step"])
         if self._wandb:
-            self._wandb.log({name: value for name, value in line.items() if name != "step"}, step=line["step"])
+            self._wandb.log(values, step=line["step"])
 
     def _print(self, line: Mapping[str, Any]) -> None:
         """Print a line now and then, with the time left at the pace of this attempt."""
@@ -116,12 +117,12 @@ class Metrics:
             return
         self._printed_at = now
         left = timedelta(seconds=round((self._steps - step) * (now - self._begin) / max(1, step - self._first_step)))
-        text = (
-            f"step {step:,} of {self._steps:,}, "
-            + (f"{left} left, {line['samples_per_s']:,.0f} samples/s, " if "samples_per_s" in line else "")
-            + f"loss {line['loss']:.4f}"
-            + (f", temperature {line['temperature']:.4f}" if "temperature" in line else "")
-        )
+        text = f"step {step:,} of {self._steps:,}, "
+        if "samples_per_s" in line:
+            text += f"{left} left, {line['samples_per_s']:,.0f} samples/s, "
+        text += f"loss {line['loss']:.4f}"
+        if "temperature" in line:
+            text += f", temperature {line['temperature']:.4f}"
         if self._console.is_terminal and step < self._steps:  # one line, written over
             room = self._console.width - 1
             self._console.print(text[:room].ljust(room), soft_wrap=True, end="\r")
@@ -157,35 +158,29 @@ def opened(config: TrainConfig, ranks: Ranks, *, first_step: int, vocabulary: in
 
 def check_wandb(config: TrainConfig) -> None:
     """Raise UsageError where a project is given and the package is missing."""
-    if config.loop.wandb_project and find_spec("wandb") is None:
-        raise UsageError(
-            f"[loop] wandb_project = {config.loop.wandb_project!r} needs wandb, not installed here; {bring('wandb')}, "
-            "or leave the setting out"
-        )
+    if config.loop.wandb_project:
+        check_package("wandb", f"[loop] wandb_project = {config.loop.wandb_project!r}", extra="wandb")
 
 
 def _opened_wandb(config: TrainConfig) -> Any:
     """The package's own run, with the id that RUN/wandb.json keeps however often training is stopped and goes on."""
     library: Any = import_module("wandb")  # takes seconds
-    place = training_folder.path(config, "wandb.json")
+    place, project = training_folder.path(config, "wandb.json"), config.loop.wandb_project
     if not storage.exists(place):
         storage.write_json(place, {"id": uuid4().hex[:16]})
     try:
         return library.init(
-            project=config.loop.wandb_project,
+            project=project,
             id=storage.read_json(place)["id"],
             resume="allow",
             name=storage.name(config.run.folder),
             dir=training_folder.local(config),
             config=config.model_dump(mode="json"),
-            settings={"console": "off", "silent": True, "disable_git": True, "disable_job_creation": True},
+            settings=_WANDB,
         )
     except library.Error as error:
-        message = " ".join(str(error).split()).rstrip(".")
-        raise AltalignError(
-            f"[loop] wandb_project = {config.loop.wandb_project!r}: {message}; or give WANDB_MODE=offline, and send "
-            "the metrics later with `wandb sync`"
-        ) from None
+        advice = "or give WANDB_MODE=offline, and send the metrics later with `wandb sync`"
+        raise AltalignError(f"[loop] wandb_project = {project!r}: {one_line(error).rstrip('.')}; {advice}") from None
 
 
 def most_memory(device: torch.device) -> int:
@@ -197,10 +192,8 @@ def most_memory(device: torch.device) -> int:
 
 def read(path: str) -> list[dict[str, Any]]:
     """The lines of a metrics file, without a last line that a killed run left incomplete."""
-    if not storage.exists(path):
-        return []
     lines = list[dict[str, Any]]()
-    for line in storage.read_bytes(path).decode(errors="replace").splitlines(keepends=True):
+    for line in storage.read_bytes(path).decode(errors="replace").splitlines() if storage.exists(path) else ():
         try:
             value = json.loads(line)
         except (ValueError, RecursionError):

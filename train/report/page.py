@@ -1,6 +1,6 @@
 """RUN/report.html of a training, and of one in phases: HTML files that load nothing and run nothing."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from io import BytesIO
@@ -25,7 +25,6 @@ from altalign.train.data.tokenizer import CaptionTokenizer
 from altalign.train.data.training_data import CAPTIONS, TrainingData, samples_of
 from altalign.train.exchange.encoders import Encoders, decoder_of
 from altalign.train.report import curves, metrics
-from altalign.train.report.curves import Chart
 from altalign.train.run import training_folder
 from altalign.train.settings.training import TrainConfig
 
@@ -33,8 +32,6 @@ EPOCHS, EXAMPLES, SOURCES_AT_MOST = 4, 6, 8  # of the pairs as training sees the
 PAIRS = 12  # of a gallery of noise or captions
 _SIDE_PX = 160  # of the pictures on the page, at most
 _HERE = Path(__file__).parent
-
-Decode = Callable[[bytes], torch.Tensor]
 
 
 @dataclass(frozen=True)
@@ -45,32 +42,6 @@ class Seen:
     caption: str
     note: str = ""
     written: str = ""
-
-
-@dataclass(frozen=True)
-class NoiseView:
-    """How noisy the pairs of a run are: the groups of their losses, and the cleanest and noisiest of them."""
-
-    pairs: int  # that were measured
-    noisy: int  # of them, more likely noisy than clean
-    is_one: bool  # whether the losses do not fall into two groups
-    groups: list[tuple[float, float, float]]  # share, mean and deviation of each, the lower first
-    cleanest: list[Seen]  # the pairs with the least losses
-    noisiest: list[Seen]  # those with the greatest eps, the greatest loss first
-
-
-@dataclass(frozen=True)
-class PhaseView:
-    """The section of a phase."""
-
-    name: str  # as in the settings
-    does: str
-    steps: int = 0  # of a training
-    is_finished: bool = False
-    results: Mapping[str, Mapping[str, float]] | None = None  # of its last evaluation, by set
-    charts: Sequence[Chart] = ()  # losses and recalls over its steps
-    noise: NoiseView | None = None  # how noisy the pairs are
-    written: Sequence[Seen] = ()  # captions beside the pairs' own, the noisiest pairs first
 
 
 def html(template: str, **values: object) -> bytes:
@@ -118,24 +89,25 @@ def about(config: TrainConfig, data: TrainingData, model: nn.Module, first: int 
 
 def write_phases(config: TrainConfig, of_phases: Mapping[str, TrainConfig]) -> None:
     """Write RUN/report.html of all phases, from the files that they have left; `of_phases` are those that train."""
-    views, before, measured = list[PhaseView](), TrainConfig(), ""
+    views, before, measured = list[dict[str, Any]](), TrainConfig(), ""
     for phase in config.phases:
+        nothing = dict.fromkeys(("steps", "is_finished", "results", "charts", "noise", "written"))
+        views.append({**nothing, "name": phase.name, "does": phase.does})
         match phase.does:
             case "train":
                 before = of_phases[phase.name]
                 steps, lines = before.schedule.steps, metrics.read(training_folder.path(before, "metrics.jsonl"))
-                both = (curves.losses(lines, steps), curves.recalls(lines, steps))
-                charts = [chart for chart in both if chart is not None]
+                charts = filter(None, (curves.losses(lines, steps), curves.recalls(lines, steps)))
                 is_finished = storage.exists(training_folder.path(before, "report.html"))
-                of_last = {"results": results(before, steps), "charts": charts}
-                views.append(PhaseView(phase.name, phase.does, steps, is_finished=is_finished, **of_last))
+                of_last = {"results": results(before, steps), "charts": list(charts)}
+                views[-1] |= {"steps": steps, "is_finished": is_finished, **of_last}
             case "noise":
                 measured = noise_estimates.table_of(before)
-                view = _noise(before, samples_of(before)) if storage.exists(measured) else None
-                views.append(PhaseView(phase.name, phase.does, is_finished=view is not None, noise=view))
+                noise = _noise(before, samples_of(before)) if storage.exists(measured) else None
+                views[-1] |= {"noise": noise, "is_finished": noise is not None}
             case "captions":
                 written = _written(config, before, measured)
-                views.append(PhaseView(phase.name, phase.does, is_finished=bool(written), written=written))
+                views[-1] |= {"written": written, "is_finished": bool(written)}
     place, settings = training_folder.path(config, "report.html"), training_folder.resolved(config)
     storage.write_bytes(place, html("phases.html", folder=config.run.folder, phases=views, settings=settings))
     terminal.stdout().print(f"report of all phases: {terminal.shown(place)}", soft_wrap=True)
@@ -151,20 +123,16 @@ def _facts(config: TrainConfig) -> dict[str, str]:
     """Where the run comes from, in words."""
     facts: dict[str, Any] = training_folder.recorded(config)
     runs = "; ".join(f"{folder} (manifest {digest[:12]})" for folder, digest in facts.get("manifests", {}).items())
-    captioned = ", ".join(facts.get("captioned_manifests", {}))
-    attempts = "; ".join(
+    words = {"Trained on": runs}
+    if captioned := ", ".join(facts.get("captioned_manifests", {})):
+        words["Captions by a model of"] = f"{captioned}: on the data set that these are of, results are not zero-shot"
+    words["Attempts"] = "; ".join(
         f"{each['started']}, after step {each['from_step']:,}, {each['ranks']} process{'es' * (each['ranks'] != 1)}, "
         f"{each['device']}"
         for each in facts.get("attempts", [])
     )
-    versions = ", ".join(f"{name} {number}" for name, number in facts.get("versions", {}).items() if number)
-    known = f"{captioned}: on the data set that these are of, results are not zero-shot" if captioned else ""
-    return {
-        "Trained on": runs,
-        **({"Captions by a model of": known} if known else {}),
-        "Attempts": attempts,
-        "Versions": f"altalign {facts.get('altalign', '')}, {versions}",
-    }
+    versions = [f"{name} {number}" for name, number in facts.get("versions", {}).items() if number]
+    return words | {"Versions": ", ".join([f"altalign {facts.get('altalign', '')}", *versions])}
 
 
 def _examples(
@@ -193,8 +161,13 @@ def in_turn(sources: Mapping[str, int]) -> list[tuple[str, int]]:
     return [(name, begins[name] + at) for at in range(EXAMPLES) for name in names if at < sources[name]][:EXAMPLES]
 
 
-def _noise(config: TrainConfig, samples: Samples) -> NoiseView | None:
-    """How noisy the pairs of a run are; None where it was not measured."""
+def _noise(config: TrainConfig, samples: Samples) -> dict[str, Any] | None:
+    """How noisy the pairs of a run are; None where it was not measured.
+
+    `pairs` that were measured; `noisy`, of them, more likely noisy than clean; `is_one`, whether the losses do not fall
+    into two groups; `groups`, share, mean and deviation of each, the lower first; `cleanest`, pairs with the least
+    losses; `noisiest`, those with the greatest eps, the greatest loss first.
+    """
     measured = noise_estimates.known(config, samples)
     if measured is None:
         return None
@@ -207,18 +180,21 @@ def _noise(config: TrainConfig, samples: Samples) -> NoiseView | None:
         notes = ((place, f"eps {measured.eps[place]:.3f}, loss {measured.losses[place]:.3g}") for place in places)
         return _gallery(samples, decode, [(int(measured.numbers[place]), note, "") for place, note in notes])
 
-    return NoiseView(
-        pairs=pairs,
-        noisy=int((measured.eps > 0.5).sum()),
-        is_one=mixture.is_one,
-        groups=list(zip(mixture.shares, mixture.means, mixture.deviations, strict=True)),
-        cleanest=shown(by_loss[: min(PAIRS, pairs)].tolist()),
-        noisiest=[] if mixture.is_one else shown(by_noise[:PAIRS].tolist()),
-    )
+    return {
+        "pairs": pairs,
+        "noisy": int((measured.eps > 0.5).sum()),
+        "is_one": mixture.is_one,
+        "groups": list(zip(mixture.shares, mixture.means, mixture.deviations, strict=True)),
+        "cleanest": shown(by_loss[: min(PAIRS, pairs)].tolist()),
+        "noisiest": [] if mixture.is_one else shown(by_noise[:PAIRS].tolist()),
+    }
 
 
 def _written(whole: TrainConfig, captioner: TrainConfig, measured: str) -> list[Seen]:
-    """Pairs of the whole with what the captioner has written for them, and how noisy they are held for, if known."""
+    """Pairs of the whole with what the captioner has written for them, and how noisy they are held for, if known.
+
+    The noisiest come first.
+    """
     place = training_folder.path(captioner, *CAPTIONS.split("/"))
     if not storage.exists(place):
         return []
@@ -234,7 +210,9 @@ def _written(whole: TrainConfig, captioner: TrainConfig, measured: str) -> list[
     return _gallery(samples, decoder_of(captioner), pairs)
 
 
-def _gallery(samples: Samples, decode: Decode, pairs: Iterable[tuple[int, str, str]]) -> list[Seen]:
+def _gallery(
+    samples: Samples, decode: Callable[[bytes], torch.Tensor], pairs: Iterable[tuple[int, str, str]]
+) -> list[Seen]:
     """Pairs by number, note and written caption, as evaluation sees them, less those that cannot be decoded."""
     gallery = list[Seen]()
     for number, note, written in pairs:

@@ -13,13 +13,10 @@ Of a run in an object store they are written to a local folder, then published. 
 keep: order, augmentation and dropout are functions of the seed and the step.
 """
 
-import json
 import shutil
 from collections.abc import Callable, Mapping
-from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from errno import EIO, ENOSPC
-from functools import partial
 from pathlib import Path
 from typing import Any, Self
 
@@ -33,8 +30,9 @@ from altalign import storage, terminal
 from altalign.errors import DamagedError, UnreadableError, UsageError
 from altalign.storage.local import naming_a_full_disk
 from altalign.train.run import object_store_sync, sharded_tensors
+from altalign.train.run.object_store_sync import MANIFEST
 from altalign.train.run.ranks import Ranks
-from altalign.train.run.sharded_tensors import Meeting, Parts
+from altalign.train.run.sharded_tensors import Meeting
 
 _PARTIAL = ".partial"
 _OF_THE_OPTIMIZER = ("optimizer.", "moments/")  # names begin so
@@ -53,10 +51,18 @@ def place_of(run_folder: str, step: int) -> str:
 
 def finished(run_folder: str) -> list[int]:
     """Steps of the checkpoints that are there, the newest last."""
-    manifests = storage.below(storage.join(run_folder, "checkpoints"), "manifest.json")
+    manifests = storage.below(storage.join(run_folder, "checkpoints"), MANIFEST)
     names = (storage.name(storage.folder_of(path)) for path in manifests)
     # others are partial, or somebody's copies
     return sorted(int(name[5:]) for name in names if name.startswith("step-") and name[5:].isdecimal())
+
+
+def state_of(place: Path | str) -> dict[str, Any]:
+    """Step, samples seen and lineage of a checkpoint, wherever it is."""
+    return storage.read_json(f"{place}/state.json")
+
+
+# Writing -------------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -66,78 +72,29 @@ class Kept:
     weights: Mapping[str, Tensor]
     moments: Mapping[str, Tensor]
     numbers: Mapping[str, object]
-    parts: Parts | None = None
+    parts: Mapping[str, Tensor] = field(default_factory=dict)
+    meeting: Meeting | None = None
 
     @classmethod
     def now(cls, model: nn.Module, optimizer: Optimizer, meeting: Meeting | None = None) -> Self:
         """Those of now. Of a sharded model all ranks call it, with where they meet."""
         names, layout = _names(optimizer), optimizer.state_dict()
-        entries = {
-            f"{names[number]}/{key}": value
-            for number, of_parameter in layout["state"].items()
-            for key, value in of_parameter.items()
-        }
-        moments = {name: value for name, value in entries.items() if isinstance(value, Tensor)}
+        moments, numbers = dict[str, Tensor](), dict[str, object]()
+        for number, of_parameter in layout["state"].items():
+            for key, value in of_parameter.items():
+                (moments if isinstance(value, Tensor) else numbers)[f"{names[number]}/{key}"] = value
         groups = [
-            {key: value for key, value in group.items() if key not in ("params", "param_names") and _is_plain(value)}
+            {key: value for key, value in group.items() if key not in ("params", "param_names")}
             for group in layout["param_groups"]
         ]
-        numbers = {"state": {name: value for name, value in entries.items() if name not in moments}, "groups": groups}
-        parts = meeting.parts_of(moments) if meeting is not None else None
-        if parts is not None:
-            moments = {name: value for name, value in moments.items() if name not in parts.tensors}
+        parts = meeting.parts_of(moments) if meeting is not None else {}
         weights = dict[str, Tensor]()
         for name, value in model.state_dict().items():
             gathered = sharded_tensors.whole(value)  # one at a time: not all of them fit
             if meeting is None or meeting.is_first:
                 weights[name] = _copy(gathered)
-        return cls(weights, {name: _copy(value) for name, value in moments.items()}, numbers, parts)
-
-
-class Writer:
-    """Writes checkpoints while the steps go on, one at a time; leaving the block waits for the last."""
-
-    def __init__(self) -> None:
-        self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="checkpoint")
-        self._writing: Future[None] | None = None
-
-    def begin(
-        self,
-        run_folder: str,
-        step: int,
-        kept: Kept,
-        state: Mapping[str, object],
-        *,
-        keep: int,
-        before: Callable[[], None] = lambda: None,
-    ) -> None:
-        """Begin to write a checkpoint, once the one before is written; `before` is called in the writing thread."""
-
-        def write() -> None:
-            before()
-            save(run_folder, step, kept, state, keep=keep)
-
-        self.wait()
-        self._writing = self._thread.submit(write)
-
-    def check(self) -> None:
-        """Raise what has befallen the one that was being written, if it is done."""
-        if self._writing is not None and self._writing.done():
-            self.wait()
-
-    def wait(self) -> None:
-        """Wait until all are written, and raise what has befallen them."""
-        if self._writing is not None:
-            writing, self._writing = self._writing, None
-            writing.result()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        self._thread.shutdown(wait=True)
-        if kind is None:
-            self.wait()
+        own = {name: _copy(value) for name, value in moments.items() if name not in parts}
+        return cls(weights, own, {"state": numbers, "groups": groups}, parts, meeting)
 
 
 def save(run_folder: str, step: int, kept: Kept, state: Mapping[str, object], *, keep: int) -> None:
@@ -146,33 +103,36 @@ def save(run_folder: str, step: int, kept: Kept, state: Mapping[str, object], *,
     Of a sharded model all ranks write their parts of moments, and the first the rest. Of a run in a store each machine
     has a folder of its own, and publishes the parts that are in it.
     """
-    place, target = folder_of(run_folder, step), place_of(run_folder, step)
-    partial, parts = place.with_name(place.name + _PARTIAL), kept.parts
-    is_remote, published = storage.is_remote(run_folder), dict[str, str]()
+    place, target, meeting = folder_of(run_folder, step), place_of(run_folder, step), kept.meeting
+    partial, is_remote = place.with_name(place.name + _PARTIAL), storage.is_remote(run_folder)
+    published = dict[str, str]()
     with naming_a_full_disk(str(place.parents[1]), "a checkpoint"):
         # with parts the folder is of the first of all, or of each machine, where machines share none
-        if parts is None or (parts.meeting.is_first_of_machine if is_remote else parts.meeting.is_first):
+        if meeting is None or (meeting.is_first_of_machine if is_remote else meeting.is_first):
             shutil.rmtree(partial, ignore_errors=True)
             partial.mkdir(parents=True)
-        if parts is not None:
-            parts.write(partial / "moments")
+        if meeting is not None:
+            meeting.write(kept.parts, partial / "moments")
             if is_remote:
                 mine = dict[str, str]()
-                if parts.meeting.is_first_of_machine:
+                if meeting.is_first_of_machine:
                     mine = object_store_sync.put_files(partial / "moments", f"{target}/moments")
-                machines = parts.meeting.gathered(mine)
+                machines = meeting.gathered(mine)
                 published = {f"moments/{name}": digest for files in machines for name, digest in files.items()}
-            if not parts.meeting.is_first:
+            if not meeting.is_first:
                 return
-        _write_tensors(kept.weights, partial / "model.safetensors")
-        _write_tensors(kept.moments, partial / "optimizer.safetensors")
-        for name, value in (("optimizer.json", kept.numbers), ("state.json", {"step": step, **state})):
-            storage.write_json(str(partial / name), value)
+        for name, tensors in (("model.safetensors", kept.weights), ("optimizer.safetensors", kept.moments)):
+            try:
+                save_file(dict(tensors), partial / name)
+            except SafetensorError as error:  # what it says of a full disk is text
+                raise OSError(ENOSPC if "os error 28" in str(error) else EIO, str(error), str(partial / name)) from None
+        storage.write_json(str(partial / "optimizer.json"), kept.numbers)
+        storage.write_json(str(partial / "state.json"), {"step": step, **state})
         for name in ("config.toml", "tokenizer.json"):
             (partial / name).write_bytes(storage.read_bytes(storage.join(run_folder, name)))
-        names = (path.relative_to(partial).as_posix() for path in sorted(partial.rglob("*")) if path.is_file())
+        names = [path.relative_to(partial).as_posix() for path in object_store_sync.files_of(partial)]
         own = {name: object_store_sync.sha256_of(partial / name) for name in names if name not in published}
-        storage.write_json(str(partial / object_store_sync.MANIFEST), published | own)
+        storage.write_json(str(partial / MANIFEST), published | own)
         shutil.rmtree(place, ignore_errors=True)  # of a try that went back to an older one
         partial.rename(place)
     if is_remote:
@@ -181,6 +141,15 @@ def save(run_folder: str, step: int, kept: Kept, state: Mapping[str, object], *,
     storage.delete_units([place_of(run_folder, step) for step in old])
     for step in old:
         shutil.rmtree(folder_of(run_folder, step), ignore_errors=True)
+
+
+def sweep(run_folder: str) -> None:
+    """Delete what interrupted writes left. Nobody else may be writing there."""
+    for left in folder_of(run_folder, 0).parent.glob(f"*{_PARTIAL}"):
+        storage.delete(str(left))
+
+
+# Reading -------------------------------------------------------------------------------------------------------------
 
 
 def newest(run_folder: str, *, goes_on: bool = True) -> Path | None:
@@ -208,14 +177,44 @@ def chosen(run_folder: str, step: int | None, *, goes_on: bool = True) -> Path:
 
 
 def brought(run_folder: str, step: int, *, goes_on: bool = True) -> Path:
-    """A finished checkpoint, on this machine and checked; what the optimiser has only where a training `goes_on`."""
-    place = folder_of(run_folder, step)
-    if not storage.is_remote(run_folder):
-        check(place)
-        return place
+    """A finished checkpoint, on this machine and compared with its manifest.
+
+    Of one in a store what only the optimiser has is brought where a training `goes_on`. Raises DamagedError: a file is
+    missing, or not as it was written.
+    """
+    place, source, is_remote = folder_of(run_folder, step), place_of(run_folder, step), storage.is_remote(run_folder)
+
+    def damaged(name: str) -> DamagedError:
+        return DamagedError(f"{source}/{name}: not as it was written; delete the folder {source}, or bring it back")
+
+    try:
+        digests = storage.read_json(storage.join(source, MANIFEST))
+    except UnreadableError:
+        digests = {}
+    if not digests.keys() >= _FILES:
+        raise damaged(MANIFEST)
+
+    def is_right(name: str) -> bool:
+        return (place / name).is_file() and object_store_sync.sha256_of(place / name) == digests[name]
+
     with naming_a_full_disk(str(place.parents[1]), "a checkpoint"):
-        but = () if goes_on else _OF_THE_OPTIMIZER
-        object_store_sync.bring_checkpoint(place_of(run_folder, step), place, needs=_FILES, but=but)
+        for path in object_store_sync.files_of(place) if is_remote else ():
+            if path.relative_to(place).as_posix() not in digests:  # of another attempt
+                path.unlink()
+        for name in sorted(digests):
+            if is_right(name):
+                continue
+            if not is_remote:
+                raise damaged(name)
+            if goes_on or not name.startswith(_OF_THE_OPTIMIZER):
+                try:
+                    storage.take_file(storage.join(source, name), str(place / name))
+                except FileNotFoundError:
+                    raise damaged(name) from None
+                if not is_right(name):
+                    raise damaged(name)
+        if is_remote:
+            storage.take_file(storage.join(source, MANIFEST), str(place / MANIFEST))
     return place
 
 
@@ -224,33 +223,9 @@ def on_all_machines(run_folder: str, chosen: Path | None, ranks: Ranks, *, goes_
     step = ranks.of_first(state_of(chosen)["step"] if chosen is not None else None)
     if step is None:
         return None
-    is_missing = storage.is_remote(run_folder) and ranks.is_first_of_machine and not ranks.is_first
-    have = partial(brought, goes_on=goes_on) if is_missing else folder_of
-    return ranks.first_then_others(lambda: have(run_folder, step))
-
-
-def sweep(run_folder: str) -> None:
-    """Delete what interrupted writes left. Nobody else may be writing there."""
-    for left in folder_of(run_folder, 0).parent.glob(f"*{_PARTIAL}"):
-        storage.delete(str(left))
-
-
-def check(place: Path) -> None:
-    """Compare a checkpoint with its manifest. Raises DamagedError: a file is missing or not as it was written."""
-    try:
-        digests = storage.read_json(str(place / "manifest.json"))
-    except UnreadableError:
-        digests = {}
-    names = sorted(_FILES | digests.keys()) if digests.keys() >= _FILES else ["manifest.json"]
-    for name in names:
-        file = place / name
-        if not file.is_file() or object_store_sync.sha256_of(file) != digests.get(name):
-            raise DamagedError(f"{file}: not as it was written; delete the folder {place}, or bring it back")
-
-
-def state_of(place: Path | str) -> dict[str, Any]:
-    """Step, samples seen and lineage of a checkpoint, wherever it is."""
-    return storage.read_json(f"{place}/state.json")
+    if storage.is_remote(run_folder) and ranks.is_first_of_machine and not ranks.is_first:
+        return ranks.first_then_others(lambda: brought(run_folder, step, goes_on=goes_on))
+    return ranks.first_then_others(lambda: folder_of(run_folder, step))
 
 
 def load_model(place: Path, model: nn.Module, *, optional: tuple[str, ...] = ()) -> None:
@@ -267,28 +242,20 @@ def load_model(place: Path, model: nn.Module, *, optional: tuple[str, ...] = ())
         raise DamagedError(f"{place / 'model.safetensors'}: {why}") from None
 
 
-def _read(path: Path, like: Callable[[str], Tensor | None]) -> dict[str, Tensor]:
-    """The tensors of a file; of those that are spread over ranks, this rank's parts."""
-    with safe_open(path, framework="pt") as file:
-        return {name: sharded_tensors.read_like(file, name, like(name)) for name in file.keys()}  # noqa: SIM118 - no mapping
-
-
 def load_optimizer(place: Path, optimizer: Optimizer, *, optional: tuple[str, ...] = ()) -> None:
     """Give the optimiser a checkpoint's state; `optional` as for `load_model`, and groups keep their settings then."""
     listed = (parameter for group in optimizer.param_groups for parameter in group["params"])
     parameters = dict(zip(_names(optimizer), listed, strict=True))
-    own = _read(place / "optimizer.safetensors", lambda path: parameters.get(path.rpartition("/")[0]))
-    tensors = {**own, **sharded_tensors.read_moments(place / "moments", parameters)}
+    tensors = _read(place / "optimizer.safetensors", lambda path: parameters.get(path.rpartition("/")[0]))
+    tensors |= sharded_tensors.read_moments(place / "moments", parameters)
     numbers = storage.read_json(str(place / "optimizer.json"))
-    layout = optimizer.state_dict()
     state: dict[int, dict[str, object]] = {}
     places = {name: number for number, name in enumerate(parameters)}
     for path, value in (*tensors.items(), *numbers["state"].items()):
         name, _, key = path.rpartition("/")
-        if optional and name not in places and name.startswith(optional):
-            continue
-        state.setdefault(places[name], {})[key] = value
-    groups = layout["param_groups"]
+        if name in places or not (optional and name.startswith(optional)):
+            state.setdefault(places[name], {})[key] = value
+    groups = optimizer.state_dict()["param_groups"]
     if not optional:
         groups = [{**group, **kept} for group, kept in zip(groups, numbers["groups"], strict=True)]
     optimizer.load_state_dict({"state": state, "param_groups": groups})
@@ -299,24 +266,15 @@ def load_optimizer(place: Path, optimizer: Optimizer, *, optional: tuple[str, ..
                 entries[key] = torch.empty_like(parameter, dtype=value.dtype).copy_(value)
 
 
+def _read(path: Path, like: Callable[[str], Tensor | None]) -> dict[str, Tensor]:
+    """The tensors of a file; of those that are spread over ranks, this rank's parts."""
+    with safe_open(path, framework="pt") as file:
+        return {name: sharded_tensors.read_like(file, name, like(name)) for name in file.keys()}  # noqa: SIM118 - no mapping
+
+
 def _copy(value: Tensor) -> Tensor:
     return torch.empty(value.shape, dtype=value.dtype).copy_(value.detach())
 
 
-def _write_tensors(tensors: Mapping[str, Tensor], path: Path) -> None:
-    try:
-        save_file(dict(tensors), path)
-    except SafetensorError as error:  # what it says of a full disk is text
-        raise OSError(ENOSPC if "os error 28" in str(error) else EIO, str(error), str(path)) from None
-
-
 def _names(optimizer: Optimizer) -> list[str]:
     return [name for group in optimizer.param_groups for name in group["param_names"]]
-
-
-def _is_plain(value: object) -> bool:
-    try:
-        json.dumps(value)
-    except TypeError:
-        return False
-    return True

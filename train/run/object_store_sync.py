@@ -10,7 +10,6 @@ from hashlib import file_digest
 from pathlib import Path
 
 from altalign import storage
-from altalign.errors import DamagedError, UnreadableError
 
 MANIFEST = "manifest.json"
 _GROWING = ("metrics.jsonl", "undecodable.jsonl", "tensorboard", "wandb")
@@ -22,22 +21,22 @@ def sha256_of(path: Path) -> str:
         return file_digest(file, "sha256").hexdigest()
 
 
-class Published:
-    """Publishes the files of a run that grow on this machine; of a run on a disk there is nothing to do."""
+def files_of(place: Path) -> list[Path]:
+    """The file itself, or all below a folder, but for those that are being written."""
+    paths = [place, *sorted(place.rglob("*"))]
+    return [path for path in paths if path.is_file() and not storage.is_partial(path.name)]
 
-    def __init__(self, run_folder: str) -> None:
-        self._run, self._sent = run_folder, dict[str, storage.Stamp]()
 
-    def files(self) -> None:
-        """Publish those that have grown since the last time."""
-        if not storage.is_remote(self._run):
-            return
-        local = Path(storage.local_folder(self._run))
-        for path in map(str, (path for name in _GROWING for path in _files(local / name))):
-            stamp = storage.stamp(path)
-            if self._sent.get(path) != stamp:
-                storage.put_file(path, storage.join(self._run, Path(path).relative_to(local).as_posix()))
-                self._sent[path] = stamp
+def publish_growing(run_folder: str, sent: dict[str, storage.Stamp]) -> None:
+    """Publish files that grow on this machine and are not as they were `sent` before, which is noted there."""
+    if not storage.is_remote(run_folder):
+        return
+    local = Path(storage.local_folder(run_folder))
+    for file in (file for name in _GROWING for file in files_of(local / name)):
+        path, stamp = str(file), storage.stamp(str(file))
+        if sent.get(path) != stamp:
+            storage.put_file(path, storage.join(run_folder, file.relative_to(local).as_posix()))
+            sent[path] = stamp
 
 
 def take_growing(run_folder: str) -> None:
@@ -64,7 +63,7 @@ def put_index(run_folder: str) -> None:
 
 def put_files(local: Path, remote: str) -> dict[str, str]:
     """Publish all files below a local folder; gives SHA-256 of each by its name in the folder."""
-    names = [path.relative_to(local).as_posix() for path in _files(local)]
+    names = [path.relative_to(local).as_posix() for path in files_of(local)]
     _put(local, remote, names)
     return {name: sha256_of(local / name) for name in names}
 
@@ -72,35 +71,9 @@ def put_files(local: Path, remote: str) -> dict[str, str]:
 def publish_checkpoint(local: Path, remote: str, digests: Mapping[str, str], published: Collection[str]) -> None:
     """Publish a whole checkpoint, of which machines have published some files before: the manifest goes last."""
     storage.delete(storage.join(remote, MANIFEST))
-    known = {storage.join(remote, name) for name in digests}
-    for path in set(storage.files_below(remote)) - known:
+    for path in set(storage.files_below(remote)) - {storage.join(remote, name) for name in digests}:
         storage.delete(path)
     _put(local, remote, [*(name for name in digests if name not in published), MANIFEST])
-
-
-def bring_checkpoint(remote: str, local: Path, *, needs: Collection[str], but: tuple[str, ...] = ()) -> None:
-    """Have a published checkpoint, with these files at least, on this machine, but for names that begin with `but`."""
-    try:
-        digests = storage.read_json(storage.join(remote, MANIFEST))
-    except UnreadableError:
-        digests = {}
-    if not digests.keys() >= {*needs}:
-        raise _damaged(remote, MANIFEST)
-    for path in _files(local):
-        if digests.get(path.relative_to(local).as_posix()) != sha256_of(path):
-            path.unlink()
-    missing = [name for name in digests if not name.startswith(but) and not (local / name).is_file()]
-    for name in (*missing, MANIFEST):
-        try:
-            storage.take_file(storage.join(remote, name), str(local / name))
-        except FileNotFoundError:
-            raise _damaged(remote, name) from None
-        if name != MANIFEST and sha256_of(local / name) != digests[name]:
-            raise _damaged(remote, name)
-
-
-def _damaged(remote: str, name: str) -> DamagedError:
-    return DamagedError(f"{remote}/{name}: not as it was written; delete the folder {remote}, or bring it back")
 
 
 def _put(local: Path, remote: str, names: Sequence[str]) -> None:
@@ -113,9 +86,3 @@ def _put(local: Path, remote: str, names: Sequence[str]) -> None:
         pass
     for name in names[-1:]:
         put(name)
-
-
-def _files(place: Path) -> list[Path]:
-    """The file itself, or all below a folder, but for those that are being written."""
-    paths = [place, *sorted(place.rglob("*"))]
-    return [path for path in paths if path.is_file() and not storage.is_partial(path.name)]

@@ -137,33 +137,32 @@ def joined(device: Device) -> Iterator[Ranks]:
         yield Ranks(rank, ranks, chosen)
         # not after an error: NCCL would wait there for the others, which wait for this one
         distributed.destroy_process_group()
-    except RuntimeError as error:
+    except BaseException as error:
         message = " ".join(str(error).split())
-        if not isinstance(error, distributed.DistError) and "gloo" not in message:  # which has no type of error for it
-            _note("ended", rank, message)
+        # gloo has no type of error for it
+        if not (isinstance(error, distributed.DistError) or (isinstance(error, RuntimeError) and "gloo" in message)):
+            _note("ended", rank, message or type(error).__name__)
             raise
         with interrupts.deferred():  # a launcher ends all when one has ended; what is known is printed before
             lost = _lost(rank, ranks)
         why = f"has ended, or is not heard any more ({message.rpartition('] ')[2].partition('. ')[0]}){lost}"
         advice = "look at what it said; run it again, it continues"
         raise AltalignError(f"another process of this training {why}; {advice}") from None
-    except BaseException as error:
-        _note("ended", rank, " ".join(str(error).split()) or type(error).__name__)
-        raise
+
+
+# What ranks leave in the store that all have met at, which may be gone ------------------------------------------------
 
 
 def _here() -> str:
     return f"{socket.gethostname()}, process {os.getpid()}"
 
 
-def _note(what: Literal["at", "ended", "lost"], rank: int, words: str) -> None:
-    """Leave words of a rank in the store that all ranks have met at. It may be gone."""
+def _note(what: Literal["at", "ended"], rank: int, words: str) -> None:
     with suppress(RuntimeError, ValueError):
         distributed.distributed_c10d._get_default_store().set(f"altalign {what} {rank}", words)  # pyright: ignore[reportPrivateUsage] - no other name
 
 
-def _noted(what: Literal["at", "ended", "lost"], rank: int) -> str | None:
-    """The words that a rank has left."""
+def _noted(what: Literal["at", "ended"], rank: int) -> str | None:
     with suppress(RuntimeError, ValueError):
         store = distributed.distributed_c10d._get_default_store()  # pyright: ignore[reportPrivateUsage] - no other name
         if store.check([name := f"altalign {what} {rank}"]):
@@ -173,14 +172,13 @@ def _noted(what: Literal["at", "ended", "lost"], rank: int) -> str | None:
 
 def _lost(rank: int, ranks: int) -> str:
     """Which ranks have said why they ended, and which have said nothing while the others missed them."""
-    _note("lost", rank, "others")
-    until, silent = time.monotonic() + _TO_TELL_S, set(range(ranks)) - {rank}
-    while silent and time.monotonic() < until:
-        silent -= {other for other in silent if _noted("lost", other) or _noted("ended", other)}
+    _note("ended", rank, "")  # for no reason of its own
+    until, why = time.monotonic() + _TO_TELL_S, {rank: ""}
+    while len(why) < ranks and time.monotonic() < until:
+        for other in set(range(ranks)) - why.keys():
+            if (words := _noted("ended", other)) is not None:
+                why[other] = words
         time.sleep(_ASK_AGAIN_S)
-    words = []
-    for other in range(ranks):
-        at, why = _noted("at", other), _noted("ended", other)
-        if why is not None or other in silent:
-            words.append(f"rank {other} ({at or 'never heard'}): {why or 'it says nothing'}")
+    lost = [other for other in range(ranks) if why.get(other) != ""]
+    words = [f"rank {one} ({_noted('at', one) or 'never heard'}): {why.get(one, 'it says nothing')}" for one in lost]
     return ": " + "; ".join(words) if words else ""

@@ -56,8 +56,7 @@ def read_like(file: Any, name: str, other: Tensor | None) -> Tensor:
         return file.get_tensor(name)
     part, mesh = other.to_local(), other.device_mesh
     begin = -(-len(other) // mesh.size()) * mesh.get_local_rank()  # as torch.chunk cuts, and FSDP2
-    rows = kept[begin : begin + len(part)].to(part.device) if len(part) else part
-    return _part(rows, mesh, other)
+    return _part(kept[begin : begin + len(part)].to(part.device) if len(part) else part, mesh, other)
 
 
 def _part(rows: Tensor, mesh: DeviceMesh, other: DTensor) -> Tensor:
@@ -87,29 +86,20 @@ class Meeting:
         distributed.all_gather_object(gifts, own, group=self.group)
         return gifts
 
-    def parts_of(self, tensors: Mapping[str, Tensor]) -> "Parts":
-        """Copies of this rank's parts, in the CPU's memory."""
-        spread = {name: tensor for name, tensor in tensors.items() if isinstance(tensor, DTensor)}
-        copies = {name: tensor.to_local().detach().to("cpu", copy=True) for name, tensor in spread.items()}
-        return Parts(self, {name: _part(copies[name], self.mesh, tensor) for name, tensor in spread.items()})
+    def parts_of(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """Copies, in the CPU's memory, of this rank's parts of those that are spread."""
+        return {
+            name: _part(tensor.to_local().detach().to("cpu", copy=True), self.mesh, tensor)
+            for name, tensor in tensors.items()
+            if isinstance(tensor, DTensor)
+        }
 
-
-@dataclass(frozen=True)
-class Parts:
-    """This rank's parts of tensors by name."""
-
-    meeting: Meeting
-    tensors: dict[str, Tensor]
-
-    def write(self, folder: Path) -> None:
-        """Write them to a folder inside one that was made anew. A collective; all have written after."""
-        distributed.barrier(group=self.meeting.group)
+    def write(self, parts: Mapping[str, Tensor], folder: Path) -> None:
+        """Write parts to a folder inside one that was made anew. A collective; all have written after."""
+        distributed.barrier(group=self.group)
+        writer = HuggingFaceStorageWriter(str(folder), save_distributed=True)
         try:
-            save(
-                dict(self.tensors),
-                storage_writer=HuggingFaceStorageWriter(str(folder), save_distributed=True),
-                process_group=self.meeting.group,
-            )
+            save(dict(parts), storage_writer=writer, process_group=self.group)
         except CheckpointException as error:
             own = distributed.get_rank()
             rank = own if own in error.failures else min(error.failures)
@@ -124,9 +114,8 @@ def read_moments(folder: Path, parameters: Mapping[str, Tensor]) -> dict[str, Te
     if not folder.is_dir():
         return {}
     reader = HuggingFaceStorageReader(str(folder))
-    kept = reader.read_metadata().state_dict_metadata
     tensors: dict[str, Tensor] = {}
-    for name, entry in kept.items():
+    for name, entry in reader.read_metadata().state_dict_metadata.items():
         assert isinstance(entry, TensorStorageMetadata)  # safetensors have nothing else
         parameter = parameters.get(name.rpartition("/")[0])
         tensors[name] = torch.empty(entry.size) if parameter is None else torch.zeros_like(parameter)

@@ -1,7 +1,6 @@
 """The folder of a training run: its settings, its lineage, and whether a repeated command may continue it."""
 
 import platform
-import socket
 import tomllib
 from collections.abc import Mapping
 from datetime import UTC, datetime
@@ -13,9 +12,9 @@ import torch
 
 from altalign import __version__, storage
 from altalign.errors import DamagedError, UnreadableError, UsageError
-from altalign.settings.common import dump, flatten
+from altalign.settings.common import dump, flatten, without_removed
 from altalign.train.run import object_store_sync
-from altalign.train.settings.training import TrainConfig, of_this_version
+from altalign.train.settings.training import REMOVED, TrainConfig
 
 # Settings that a run may go on with other values of: they change neither the samples, nor what is learned from them. A
 # chunk of another size draws other dropout, and rounds sums in another order; no more, where batch norm does not take
@@ -52,12 +51,11 @@ def local(config: TrainConfig, *parts: str) -> str:
 
 def check_folder(config: TrainConfig) -> None:
     """Raise UsageError for a folder that holds something else, or a run of other settings; before any work."""
-    folder = config.run.folder
+    folder, place = config.run.folder, path(config, "config.toml")
     storage.check(folder)
-    kind = storage.kind(folder)
-    if kind not in ("folder", "missing"):
+    if storage.kind(folder) not in ("folder", "missing"):
         raise UsageError(f"[run] folder = {folder!r}: a file, where the folder of a run is meant; choose another")
-    if storage.exists(place := path(config, "config.toml")):
+    if storage.exists(place):
         before = _settings(place)
         if _has_begun(config):
             _check_same(config, before)
@@ -75,14 +73,6 @@ def open_run(config: TrainConfig) -> None:
     if storage.exists(place) and not _has_begun(config) and _changed(config, _settings(place)):
         storage.delete(path(config, "tokenizer.json"))
     storage.write_bytes(place, resolved(config).encode())
-
-
-def check_shared(config: TrainConfig) -> None:
-    """Raise UsageError for a rank whose machine has another folder of that name than the first rank's."""
-    place = path(config, "config.toml")
-    if not storage.exists(place):
-        why = f"not there on {socket.gethostname()}, and the first rank has written it"
-        raise UsageError(f"{place}: {why}: machines of one run share [run] folder; give one that all see")
 
 
 def check_trained(config: TrainConfig) -> None:
@@ -107,7 +97,15 @@ def check_checkpoint(
         raise UsageError(f"{place}: a checkpoint of other settings than this run's ({name} differs); move it away")
     is_before = any(change["step"] == state.get("step") for change in recorded(config).get("data_changes", []))
     of_old_data = OF_DATA if is_before else ()
-    _check_lineage(str(place), {name: value for name, value in state.items() if name not in of_old_data}, lineage)
+    check_lineage(str(place), {name: value for name, value in state.items() if name not in of_old_data}, lineage)
+
+
+def check_lineage(place: str, before: Mapping[str, object], lineage: Mapping[str, object]) -> None:
+    """Refuse to go on with other data than a run, or a checkpoint of it, had before."""
+    for name, value in lineage.items():
+        if before.get(name, value) != value:
+            why = f"{_LINEAGE.get(name, name)} not as this run began with"
+            raise UsageError(f"{place}: {why}; bring back what was there, or choose another [run] folder")
 
 
 def _has_begun(config: TrainConfig) -> bool:
@@ -125,15 +123,15 @@ def _settings(place: str) -> dict[str, object]:
         why = f"not the settings of a training run ({error})"
         raise UsageError(f"{place}: {why}; choose another [run] folder") from None
     try:
-        return dict(flatten(of_this_version(values)))
+        return dict(flatten(without_removed(values, REMOVED)))
     except ValueError as error:
         raise UsageError(f"{place}: {error}") from None
 
 
 def _changed(config: TrainConfig, before: Mapping[str, object]) -> dict[str, tuple[object, object]]:
     """Settings that may not change and did: what they were, and what they are."""
-    now = dict(flatten(tomllib.loads(resolved(config))))
-    before = {**dict(flatten(tomllib.loads(resolved(TrainConfig())))), **before}
+    now, defaults = (dict(flatten(tomllib.loads(resolved(one)))) for one in (config, TrainConfig()))
+    before = {**defaults, **before}
     free = _FREE if config.image_tower.batch_norm in ("local", "sync") else (*_FREE, "loop.chunk")
     names = (name for name in {**before, **now} if not name.startswith(free))
     return {name: (before.get(name), now.get(name)) for name in names if before.get(name) != now.get(name)}
@@ -146,18 +144,6 @@ def _check_same(config: TrainConfig, before: Mapping[str, object]) -> None:
         more = f" (and {len(changed) - 1} more)" if len(changed) > 1 else ""
         why = f"this run has {name} = {old!r}, not {new!r}{more}"
         raise UsageError(f"{config.run.folder}: {why}; give it as it was, or choose another [run] folder")
-
-
-def check_lineage(config: TrainConfig, lineage: Mapping[str, object]) -> None:
-    """Refuse to go on with other data than a run began with."""
-    _check_lineage(config.run.folder, recorded(config), lineage)
-
-
-def _check_lineage(folder: str, before: Mapping[str, object], lineage: Mapping[str, object]) -> None:
-    for name, value in lineage.items():
-        if before.get(name, value) != value:
-            why = f"{_LINEAGE.get(name, name)} not as this run began with"
-            raise UsageError(f"{folder}: {why}; bring back what was there, or choose another [run] folder")
 
 
 def begin(config: TrainConfig, lineage: Mapping[str, object], *, step: int, ranks: int, device: str) -> None:

@@ -52,25 +52,42 @@ def read_layer_into(module: nn.Module, run: str, *, setting: str, prefix: str, i
         _fill(module, of_layer, run, setting)
 
 
+def check_there(path: str, setting: str) -> None:
+    """Refuse first weights that are not there, before any work. Raises as `read_into`."""
+    plain = path.removeprefix("open_clip:")
+    if plain and not plain.startswith(OF_RUN) and not storage.is_remote(plain):
+        if storage.kind(plain) == "missing":
+            raise _missing(path, setting)
+        if storage.kind(plain) == "folder":
+            _files(plain, setting)
+
+
 def _fill(module: nn.Module, tensors: dict[str, torch.Tensor], path: str, setting: str) -> None:
     """Replace all weights and buffers of a module. Raises UsageError where the tensors are not the module's."""
     state = module.state_dict()
     for name in _POSITIONS:
         if name in state and name in tensors:
             tensors[name] = tensors[name][: len(state[name])]
-    missing = [name for name in state if name not in tensors and not name.endswith("num_batches_tracked")]
-    unexpected = sorted(tensors.keys() - state.keys())
-    odd = [
-        f"{name} {_shape(tensors[name])} for {_shape(state[name])}"
-        for name in state
-        if name in tensors and tensors[name].shape != state[name].shape
-    ]
-    kinds = {"missing:": missing, "unexpected:": unexpected, "of another shape:": odd}
-    if faults := [f"{word} {few(names)}" for word, names in kinds.items() if names]:
+    both = [name for name in state if name in tensors]
+    kinds = {
+        "missing:": [name for name in state if name not in tensors and not name.endswith("num_batches_tracked")],
+        "unexpected:": sorted(tensors.keys() - state.keys()),
+        "of another shape:": [
+            f"{name} {_shape(tensors[name])} for {_shape(state[name])}"
+            for name in both
+            if tensors[name].shape != state[name].shape
+        ],
+    }
+    faults = list[str]()
+    for word, names in kinds.items():
+        if names:
+            more = len(names) - _NAMES_SHOWN
+            faults.append(f"{word} {', '.join(names[:_NAMES_SHOWN])}" + (f" and {more:,} more" if more > 0 else ""))
+    if faults:
         why = f"not this tower's weights ({'; '.join(faults)})"
         raise UsageError(f"{setting}: {path}: {why}; give a file of the same architecture, or change the settings")
     with torch.no_grad():
-        for name in state.keys() & tensors.keys():
+        for name in both:
             state[name].copy_(tensors[name])
 
 
@@ -97,34 +114,17 @@ def _missing(path: str, setting: str) -> UsageError:
     return UsageError(f"{setting}: {path}: no such file; {advice}")
 
 
-def check_there(path: str, setting: str) -> None:
-    """Refuse first weights that are not there, before any work. Raises as `read_into`."""
-    plain = path.removeprefix("open_clip:")
-    if not plain or plain.startswith(OF_RUN) or storage.is_remote(plain):
-        return
-    if storage.kind(plain) == "missing":
-        raise _missing(path, setting)
-    if storage.kind(plain) == "folder":
-        _files(plain, setting)
-
-
 def _files(folder: str, setting: str) -> list[str]:
     """The file of a folder's weights, or those that its index lists."""
     index = Path(folder, "model.safetensors.index.json")
     if index.is_file():
         return [str(Path(folder, name)) for name in sorted(set(json.loads(index.read_text())["weight_map"].values()))]
-    files = [str(Path(folder, name)) for name in _OF_FOLDERS if Path(folder, name).is_file()]
-    if not files:
-        why = f"a folder without {' or '.join(_OF_FOLDERS)}"
-        raise UsageError(f"{setting}: {folder}: {why}; give one with weights in safetensors, or the path of the file")
-    return files[:1]
+    for file in (Path(folder, name) for name in _OF_FOLDERS):
+        if file.is_file():
+            return [str(file)]
+    why = f"a folder without {' or '.join(_OF_FOLDERS)}"
+    raise UsageError(f"{setting}: {folder}: {why}; give one with weights in safetensors, or the path of the file")
 
 
 def _shape(tensor: torch.Tensor) -> str:
     return "x".join(str(side) for side in tensor.shape) or "number"
-
-
-def few(names: list[str]) -> str:
-    """The first of some names, and how many others there are."""
-    more = len(names) - _NAMES_SHOWN
-    return ", ".join(names[:_NAMES_SHOWN]) + (f" and {more:,} more" if more > 0 else "")

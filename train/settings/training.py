@@ -36,15 +36,19 @@ Architecture = Literal[
 ]  # fmt: skip
 
 # settings of earlier versions, which runs of them still name
-_REMOVED: Removed = {
+REMOVED: Removed = {
     "data.same_image_once_a_batch": (False, 'write sampling = "distinct_images"'),
     "data.scaled_decoding": (False, 'write decoding = "scaled"'),
+    "data.tars": ([], "write files"),
+    "data.tables": ([], "write files"),
     "data.decode_on": ("workers", 'write decoding = "device"'),
     "tokenizer.strip_accents": (False, "give a tokenizer.json that does so in file"),
     "tokenizer.captions_at_most": (20_000_000, TAKE_IT_OUT),
     "image_tower.batch_norm_epsilon": (1e-3, TAKE_IT_OUT),
     "image_tower.drop_path": (0.0, TAKE_IT_OUT),
     "loss.block": (2048, TAKE_IT_OUT),
+    "loss.temperature_at_least": (1e-6, "write temperature_range"),
+    "loss.temperature_at_most": (1e6, "write temperature_range"),
     "noise.batch": (0, "give `altalign nlip noise --batch`, or [loop] global_batch"),
     "captioner.prompt": ("a picture of", TAKE_IT_OUT),
     "captioner.contrastive_text": ("caption", TAKE_IT_OUT),
@@ -312,21 +316,14 @@ class TrainConfig(Settings):
     @model_validator(mode="before")
     @classmethod
     def _of_this_version(cls, values: Any) -> Any:
-        return of_this_version(values) if isinstance(values, Mapping) else values
+        return without_removed(values, REMOVED) if isinstance(values, Mapping) else values
 
     @model_validator(mode="after")
-    def _sections_agree(self) -> Self:
-        self._check_data()
-        self._check_towers_and_loss()
-        self._check_loop()
-        self._check_nlip()
-        return self
-
-    def _check_data(self) -> None:
-        data, evaluation = self.data, self.evaluation
+    def _data_agree(self) -> Self:
+        data, evaluation, chosen = self.data, self.evaluation, self.classification
         if not (data.runs or data.files):
             raise ValueError("[data] runs and files are empty; give what is to be trained on")
-        if any(chosen.held_out for chosen in evaluation.retrieval) and not data.held_out:
+        if any(each.held_out for each in evaluation.retrieval) and not data.held_out:
             raise ValueError(
                 "[[evaluation.retrieval]] held_out = true, and [data] held_out = 0: no pair is held out; give a share"
             )
@@ -336,64 +333,71 @@ class TrainConfig(Settings):
                 f"[evaluation] crop_px ({crop}) is above resize_px ({resize}; 0: as in [data]); lower the one or raise "
                 "the other"
             )
-        chosen = self.classification
         if bool(chosen.train) != bool(chosen.test):
             raise ValueError("[classification] has train or test, and not both; give the other")
         if chosen.train and not self.loop.chunk:
             raise ValueError('[loop] chunk = "auto" with [classification] train: give a number of images')
-        if chosen.train and (self.image_tower.token_drop or self.evaluation.retrieval):
+        if chosen.train and (self.image_tower.token_drop or evaluation.retrieval):
             raise ValueError(
                 "[classification] train, and [image_tower] token_drop or [[evaluation.retrieval]], which are of "
                 "captions; leave them out"
             )
+        return self
 
-    def _check_towers_and_loss(self) -> None:
+    @model_validator(mode="after")
+    def _sizes_are_multiples(self) -> Self:
         tower, loss, chunk = self.image_tower, self.loss, self.loop.chunk
+        multiples = list[tuple[str, int, str, int]]()  # a setting, and what it has to be a multiple of
         if tower.is_vit:
-            patch = int(tower.architecture[-2:])
-            sides = {
-                "[data] crop_px": self.data.crop_px,
-                "[evaluation] crop_px": self.evaluation.crop_px,
-                "[image_tower] positions_px": tower.positions_px,
-            }
-            for name, side in sides.items():
-                _check_multiple(name, side, f"the patches of {tower.architecture}", patch)
+            patch = (f"the patches of {tower.architecture}", int(tower.architecture[-2:]))
+            multiples += [
+                ("[data] crop_px", self.data.crop_px, *patch),
+                ("[evaluation] crop_px", self.evaluation.crop_px, *patch),
+                ("[image_tower] positions_px", tower.positions_px, *patch),
+            ]
         elif not chunk and tower.batch_norm in ("local", "sync"):
             raise ValueError(
                 f'[loop] chunk = "auto", and [image_tower] batch_norm = "{tower.batch_norm}" takes the statistics of '
                 "chunks: what is learned would depend on memory; give a number"
             )
         if tower.has_groups and chunk < self.loop.global_batch:
-            _check_multiple("[loop] chunk", chunk, "[image_tower] ghost_group", tower.ghost_group)
-        if not loss.mixup:
-            return
-        if loss.negatives < 1:
-            raise ValueError(
-                f"[loss] mixup = {loss.mixup:g} with negatives = {loss.negatives:g}: a partner may be no candidate; "
-                "give negatives = 1"
-            )
-        for name, size in (("chunk", self.loop.chunk), ("global_batch", self.loop.global_batch)):
-            _check_multiple(f"[loop] {name}", size, "[loss] mixup_group", loss.mixup_group)
+            multiples.append(("[loop] chunk", chunk, "[image_tower] ghost_group", tower.ghost_group))
+        if loss.mixup:
+            if loss.negatives < 1:
+                raise ValueError(
+                    f"[loss] mixup = {loss.mixup:g} with negatives = {loss.negatives:g}: a partner may be no "
+                    "candidate; give negatives = 1"
+                )
+            for name, size in (("chunk", chunk), ("global_batch", self.loop.global_batch)):
+                multiples.append((f"[loop] {name}", size, "[loss] mixup_group", loss.mixup_group))
+        for name, number, group, size in multiples:
+            if number % size:
+                raise ValueError(f"{name} ({number}) is no multiple of {group} ({size}); give a multiple")
+        return self
 
-    def _check_loop(self) -> None:
-        loop, tower = self.loop, self.image_tower
+    @model_validator(mode="after")
+    def _loop_agrees(self) -> Self:
+        loop, tower, refused = self.loop, self.image_tower, dict[str, Mapping[str, bool]]()
         if loop.recompute == "large" and tower.is_vit:
             raise ValueError(f'[loop] recompute = "large": {tower.architecture} has no stages; give "all", or "none"')
         if loop.sharded:
             is_compiled, has_classes = loop.speed == "compiled", bool(self.classification.train)
-            others = {'speed = "compiled"': is_compiled, "[classification] train": has_classes}
-            _refuse_with("[loop] sharded = true", others)
+            refused["sharded = true"] = {'speed = "compiled"': is_compiled, "[classification] train": has_classes}
         if loop.speed == "recorded":
-            others = {
+            refused['speed = "recorded"'] = {
                 f'recompute = "{loop.recompute}"': loop.recompute != "none",
                 "sharded = true": loop.sharded,
                 'chunk = "auto"': not loop.chunk,
                 "[image_tower] frozen = true": tower.frozen,
                 '[image_tower] batch_norm = "sync"': not tower.is_vit and tower.batch_norm == "sync",
             }
-            _refuse_with('[loop] speed = "recorded"', others)
+        for setting, others in refused.items():
+            if name := next((name for name, is_given in others.items() if is_given), ""):
+                raise ValueError(f"[loop] {setting} with {name}: they do not go together; give one of them")
+        return self
 
-    def _check_nlip(self) -> None:
+    @model_validator(mode="after")
+    def _nlip_agrees(self) -> Self:
         noise, captioner = self.noise, self.captioner
         if not self.phases:  # each is checked by itself
             if noise.captions and not noise.estimates:
@@ -411,43 +415,4 @@ class TrainConfig(Settings):
             raise ValueError('[captioner] weight: it wants [text_tower] architecture = "bart", and a ViT; give both')
         if captioner.weight and (self.loss.mixup or self.data.word_corruption):
             raise ValueError("[captioner] weight with [loss] mixup or [data] word_corruption; give 0 for both")
-
-
-def of_this_version(values: Mapping[str, Any]) -> dict[str, Any]:
-    """The values of a settings file without settings that were removed; those that one took the place of are in it.
-
-    Raises ValueError: a removed setting says something else than what holds now; the message names it, and what to do.
-    """
-    kept = without_removed(values, _REMOVED)
-    sections = {name: dict(section) for name, section in kept.items() if isinstance(section, Mapping)}
-    data, loss, evaluation = (sections.get(name, {}) for name in ("data", "loss", "evaluation"))
-    if "tars" in data or "tables" in data:
-        data["files"] = [*data.get("files", []), *data.pop("tars", []), *data.pop("tables", [])]
-    if "temperature_at_least" in loss or "temperature_at_most" in loss:
-        loss["temperature_range"] = [loss.pop("temperature_at_least", 1e-6), loss.pop("temperature_at_most", 1e6)]
-    if isinstance(evaluation.get("retrieval"), list):
-        evaluation["retrieval"] = [_with_path(chosen) for chosen in evaluation["retrieval"]]
-    return {**kept, **sections}
-
-
-def _with_path(chosen: Any) -> Any:
-    """A set with `path` or `held_out`, where earlier versions have `kind` and `paths`."""
-    if not isinstance(chosen, Mapping) or not ("kind" in chosen or "paths" in chosen):
-        return chosen
-    now = {name: value for name, value in chosen.items() if name not in ("kind", "paths")}
-    kind, paths = chosen.get("kind", "held_out"), chosen.get("paths", [])
-    if kind == "held_out" and not paths:
-        return {**now, "held_out": True}
-    if not isinstance(paths, list) or len(paths) != 1:
-        raise ValueError("kind and paths are path or held_out = true now; give one, and each of several paths a table")
-    return {**now, "path": paths[0]}
-
-
-def _check_multiple(name: str, number: int, group: str, size: int) -> None:
-    if number % size:
-        raise ValueError(f"{name} ({number}) is no multiple of {group} ({size}); give a multiple")
-
-
-def _refuse_with(setting: str, others: Mapping[str, bool]) -> None:
-    if name := next((name for name, is_given in others.items() if is_given), ""):
-        raise ValueError(f"{setting} with {name}: they do not go together; give one of them")
+        return self

@@ -101,19 +101,47 @@ def gradients(
     bound; `own_weights` are factors of the pairs' own losses, which the forward sums after the embeddings. `autocast`
     is the arithmetic of the towers, but not of the loss.
     """
-    whole = global_batch(len(batch.keys), next(model.parameters()).device, group, width=batch.tokens.shape[1])
-    held = widened(batch, whole.width)
-    passes = _Passes(towers, model, held, chunk, mixup, token_drop, tuple(own_weights), autocast, (seed, step), whole)
+    device = next(model.parameters()).device
+    whole = global_batch(len(batch.keys), device, group, width=batch.tokens.shape[1])
+    batch = widened(batch, whole.width)
     model.zero_grad(set_to_none=True)
     check_sync(model, whole.sizes, chunk)
+    is_wrapped = isinstance(towers, DistributedDataParallel)
+    divided_by = len(whole.sizes) if is_wrapped or is_sharded(model) else 1  # what both divide the sum of gradients by
+
+    def encode(through: nn.Module, start: int, *, collects: bool) -> tuple[torch.Tensor, ...]:
+        """Embeddings of the chunk that begins here; `collects` batch norm's sums, and gives the pairs' own losses."""
+        part = batch.chunk(start, min(start + chunk, len(batch.keys)))
+        held = part.to(device)
+        drawn: dict[str, object] = {} if mixup is None else {"mixup": mixup}
+        if model.packs_captions:
+            drawn["packed"] = Packed.from_mask(part.mask).to(device)  # the loader's mask: nothing waits for a GPU
+        if token_drop is not None:
+            drawn["kept"] = token_drop.kept(held.keys, held.images)
+        if own_weights:
+            drawn |= {"prompted": held.prompted, "has_losses": collects}
+        torch.manual_seed(chunk_seed(seed, step, whole.first + start))
+        with autocast(), batch_norm.collecting(model) if collects else nullcontext():
+            return through(held.images, held.tokens, held.mask, **drawn)
+
+    def go_back(encoded: tuple[torch.Tensor, ...], towards: Embeddings) -> None:
+        """Go back through the model, from the gradients of embeddings and from the pairs' own losses."""
+        gradients = [gradient * divided_by for gradient in towards]
+        if own_weights:
+            gradients.append(encoded[2].new_tensor(own_weights) * (divided_by / whole.size))
+        trained = [pair for pair in zip(encoded, gradients, strict=True) if pair[0].requires_grad]
+        if trained:
+            parts, of_parts = zip(*trained, strict=True)
+            torch.autograd.backward(parts, of_parts)
+
     fits = max(whole.sizes) <= chunk  # the same on all ranks: collectives keep their order
     starts = range(0, len(batch.keys), chunk)
     if fits:
-        encoded = [passes.encoded(towers, 0, collects=True)]
+        encoded = [encode(towers, 0, collects=True)]
     else:
         inner = towers.module if isinstance(towers, DistributedDataParallel) else towers
         with torch.no_grad():
-            encoded = [passes.encoded(inner, start, collects=False) for start in starts]
+            encoded = [encode(inner, start, collects=False) for start in starts]
     of_chunks = zip(*(some[:2] for some in encoded), strict=True)
     images, texts = (torch.cat(parts).detach().requires_grad_() for parts in of_chunks)
     value = model.temperature.value()
@@ -125,14 +153,13 @@ def gradients(
     embeddings, towards = (images.detach(), texts.detach()), (images.grad, texts.grad)
     apart, sums = torch.zeros((), device=images.device), torch.zeros(len(own_weights), device=images.device)
     if fits:
-        passes.back(encoded[0], towards)
+        go_back(encoded[0], towards)
         sums = encoded[0][2].detach() if own_weights else sums
     for start in () if fits else starts:  # pass 2
         rows = slice(start, start + chunk)
-        waits = isinstance(towers, DistributedDataParallel) and start != starts[-1]
-        with towers.no_sync() if waits else nullcontext():  # type: ignore[operator]
-            again = passes.encoded(towers, start, collects=True)
-            passes.back(again, (towards[0][rows], towards[1][rows]))
+        with towers.no_sync() if is_wrapped and start != starts[-1] else nullcontext():  # type: ignore[operator]
+            again = encode(towers, start, collects=True)
+            go_back(again, (towards[0][rows], towards[1][rows]))
         moved = zip(again[:2], embeddings, strict=True)
         apart += sum((after.detach() - before[rows]).float().square().sum() for after, before in moved)
         sums += again[2].detach() if own_weights else 0
@@ -174,50 +201,6 @@ def _finished(
     return result
 
 
-@dataclass(frozen=True)
-class _Passes:
-    """The passes of a step over this rank's pairs, a chunk at a time."""
-
-    towers: nn.Module
-    model: DualEncoder
-    batch: Batch
-    chunk: int
-    mixup: Mixup | None
-    token_drop: TokenDrop | None
-    own_weights: tuple[float, ...]
-    autocast: Callable[[], AbstractContextManager[object]]
-    seed: tuple[int, int]  # of the run, and the step
-    whole: GlobalBatch
-
-    def encoded(self, towers: nn.Module, start: int, *, collects: bool) -> tuple[torch.Tensor, ...]:
-        """Embeddings of the chunk that begins here; `collects` batch norm's sums, and gives the pairs' own losses."""
-        part = self.batch.chunk(start, min(start + self.chunk, len(self.batch.keys)))
-        held = part.to(device := next(self.model.parameters()).device)
-        drawn: dict[str, object] = {} if self.mixup is None else {"mixup": self.mixup}
-        if self.model.packs_captions:
-            drawn["packed"] = Packed.from_mask(part.mask).to(device)  # the loader's mask: nothing waits for a GPU
-        if self.token_drop is not None:
-            drawn["kept"] = self.token_drop.kept(held.keys, held.images)
-        if self.own_weights:
-            drawn |= {"prompted": held.prompted, "has_losses": collects}
-        torch.manual_seed(chunk_seed(*self.seed, self.whole.first + start))
-        with self.autocast(), batch_norm.collecting(self.model) if collects else nullcontext():
-            return towers(held.images, held.tokens, held.mask, **drawn)
-
-    def back(self, encoded: tuple[torch.Tensor, ...], towards: Embeddings) -> None:
-        """Go back through the model, from the gradients of embeddings and from the pairs' own losses."""
-        # both divide the sum of gradients by them
-        divides = isinstance(self.towers, DistributedDataParallel) or is_sharded(self.model)
-        ranks = len(self.whole.sizes) if divides else 1
-        gradients = [gradient * ranks for gradient in towards]
-        if self.own_weights:
-            gradients.append(encoded[2].new_tensor(self.own_weights) * (ranks / self.whole.size))
-        trained = [pair for pair in zip(encoded, gradients, strict=True) if pair[0].requires_grad]
-        if trained:
-            parts, of_parts = zip(*trained, strict=True)
-            torch.autograd.backward(parts, of_parts)
-
-
 def chunk_seed(seed: int, step: int, place: int) -> int:
     """The seed of torch's generators for the chunk at a place of the global batch, on CPU and GPU, in both passes."""
     return int.from_bytes(hashlib.blake2b(f"chunk {seed} {step} {place}".encode(), digest_size=8).digest(), "little")
@@ -231,7 +214,5 @@ def check_sync(model: nn.Module, sizes: Sequence[int], chunk: int) -> None:
     layers = (layer for layer in model.modules() if isinstance(layer, batch_norm.BatchNorm))
     setting = '[image_tower] batch_norm = "sync"' if any(layer.statistics == "sync" for layer in layers) else ""
     if setting := "[loop] sharded = true" if is_sharded(model) else setting:
-        raise UsageError(
-            f"{setting}: ranks have {chunks} chunks of {chunk}; give [loop] chunk or global_batch so that they have as "
-            "many"
-        )
+        advice = "give [loop] chunk or global_batch so that they have as many"
+        raise UsageError(f"{setting}: ranks have {chunks} chunks of {chunk}; {advice}")

@@ -67,14 +67,11 @@ def pair_losses(
     `label_smoothing` the match has 1 - this + this/N, each other candidate this/N. `negatives` is the share of the
     other pairs that each is set against (table 8): the next round(negatives (N - 1)) in a circle, in both directions; N
     is then the number of candidates. `block` rows and columns of logits are in memory at a time, float32 (float64 where
-    embeddings are). `targets` are of mixed pairs, only with all negatives; `noise` is in place of both.
+    embeddings are). `targets` are of mixed pairs, only with all negatives; `noise` is in place of both label smoothing
+    and mixed targets: the settings refuse the others.
     """
     if images.shape != texts.shape or images.ndim != 2:
         raise ValueError(f"embeddings of shapes {tuple(images.shape)} and {tuple(texts.shape)} are no pairs")
-    if targets is not None and negatives < 1:
-        raise ValueError(f"mixed targets with negatives = {negatives}: a partner may be no candidate; give 1")
-    if noise is not None and (targets is not None or label_smoothing):
-        raise ValueError("noise of pairs with label smoothing or mixed targets: give one of them")
     with torch.autocast(images.device.type, enabled=False):
         kind = torch.promote_types(torch.promote_types(images.dtype, texts.dtype), torch.float32)
         images, texts, scale = images.to(kind), texts.to(kind), 1 / temperature.to(kind)

@@ -8,7 +8,7 @@ rate with.
 
 import itertools
 import math
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any, assert_never
 
 import numpy as np
@@ -110,10 +110,8 @@ class _Stepped(torch.optim.Optimizer):
         super().__init__(groups, {"lr": 0.0, "weight_decay": 0.0, "trust": True, "steps": 0, **defaults})
 
     @torch.no_grad()
-    def step(self, closure: Callable[[], Any] | None = None) -> None:  # type: ignore[override]  # torch's overloads return the closure's loss
-        """Take a step with the gradients as they are; a closure is refused with ValueError."""
-        if closure is not None:
-            raise ValueError("closures are for methods that evaluate the loss again; call backward before")
+    def step(self) -> None:  # type: ignore[override]  # torch's takes a closure
+        """Take a step with the gradients as they are."""
         for group in self.param_groups:
             group["steps"] += 1
             together, numbers = list[Tensor](), 0

@@ -274,7 +274,7 @@ def test_a_package_that_is_missing_is_named(
 ) -> None:
     monkeypatch.setattr(export.TARGETS[to], "PACKAGE", "no_such_package")
     assert cli.main(["export", small, str(tmp_path / "out"), "--to", to, "--crop-px", "32"]) == 2
-    assert f"the package no_such_package, which is missing; `make setup EXTRAS={to}`" in capsys.readouterr().err
+    assert f"--to {to}: the package no_such_package is missing; `make setup EXTRAS={to}`" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

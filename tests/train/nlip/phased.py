@@ -90,7 +90,7 @@ def config(tmp_path: Path, folder: str) -> TrainConfig:
 Point = tuple[Any, str, int]  # a module or class, the name of a function, and the number of the call that is a kill
 _OF_TRAINING: list[Point] = [
     (Learner, "step", 2),  # after the first checkpoint
-    (checkpoints, "_write_tensors", 3),  # within the second
+    (checkpoints, "save_file", 3),  # within the second
     (page, "html", 1),  # trained, and not reported
 ]
 POINTS: list[tuple[str, list[Point]]] = [

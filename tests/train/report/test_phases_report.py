@@ -6,7 +6,7 @@ import pytest
 
 from altalign.train.nlip import phases
 from altalign.train.report import page
-from altalign.train.report.page import PhaseView, Seen
+from altalign.train.report.page import Seen
 from tests.train.nlip.phased import PHASES, config
 from tests.train.report.test_training_report import HOSTILE, PICTURE
 from tests.train.report.test_training_report import report as of_one
@@ -36,11 +36,12 @@ def test_the_page_has_a_section_of_each_phase(tmp_path: Path) -> None:
 
 def test_strangers_words_are_text() -> None:
     one = of_one()
+    bare = {"steps": 3, "is_finished": True, "results": None, "charts": [], "noise": None, "written": []}
     views = [
-        PhaseView("warm-up", "train", 3, is_finished=True, results=one["results"], charts=one["charts"]),
-        PhaseView("estimate", "noise", is_finished=True, noise=one["noise"]),
-        PhaseView("captions", "captions", is_finished=True, written=[Seen(PICTURE, HOSTILE, "eps 0.250", HOSTILE)]),
-        PhaseView("last", "train"),
+        {**bare, "name": "warm-up", "does": "train", "results": one["results"], "charts": one["charts"]},
+        {**bare, "name": "estimate", "does": "noise", "noise": one["noise"]},
+        {**bare, "name": "c", "does": "captions", "written": [Seen(PICTURE, HOSTILE, "eps 0.250", HOSTILE)]},
+        {**bare, "name": "last", "does": "train", "is_finished": False},
     ]
     shown = page.html("phases.html", folder=f"runs/{HOSTILE}", phases=views, settings=one["settings"]).decode()
     assert "<script" not in shown

@@ -7,7 +7,7 @@ import pytest
 
 from altalign.train.report import page
 from altalign.train.report.curves import Chart
-from altalign.train.report.page import NoiseView, Seen
+from altalign.train.report.page import Seen
 from tests.support.chromium import browser, opened
 
 HOSTILE = '<script>alert(1)</script>\u202e"&'
@@ -29,14 +29,14 @@ def report() -> dict[str, Any]:
         "examples": [(HOSTILE, [seen] * 5)],
         "facts": {"Trained on": HOSTILE},
         "settings": f"[run]\nfolder = {HOSTILE}",
-        "noise": NoiseView(
-            pairs=1234,
-            noisy=234,
-            is_one=False,
-            groups=[(0.8, 1.25, 0.5), (0.2, 4.5, 0.75)],
-            cleanest=[Seen(PICTURE, HOSTILE, "eps 0.000, loss 0.1")],
-            noisiest=[Seen(PICTURE, HOSTILE, "eps 0.999, loss 5.5")],
-        ),
+        "noise": {
+            "pairs": 1234,
+            "noisy": 234,
+            "is_one": False,
+            "groups": [(0.8, 1.25, 0.5), (0.2, 4.5, 0.75)],
+            "cleanest": [Seen(PICTURE, HOSTILE, "eps 0.000, loss 0.1")],
+            "noisiest": [Seen(PICTURE, HOSTILE, "eps 0.999, loss 5.5")],
+        },
     }
 
 

@@ -116,6 +116,6 @@ def test_without_the_package_the_setting_is_refused_before_any_work(
     assert cli.main(["train", written(curated, loop=LOOP), *more]) == 2
     said = capsys.readouterr().err
     assert said.startswith(
-        "altalign: [loop] wandb_project = 'kites' needs wandb, not installed here; `make setup EXTRAS=wandb`"
+        "altalign: [loop] wandb_project = 'kites': the package wandb is missing; `make setup EXTRAS=wandb`"
     )
     assert not (curated / "trained").exists()

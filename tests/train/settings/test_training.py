@@ -1,7 +1,6 @@
 """The configs that ship are read, and say what has to be said before a run."""
 
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -102,24 +101,10 @@ def test_a_removed_setting_that_says_what_holds_now_is_passed_over() -> None:
 
 
 @pytest.mark.parametrize(
-    ("before", "now"),
-    [
-        ({"data": {"tars": ["a.tar"], "tables": ["b.parquet"]}}, {"data": {"files": ["a.tar", "b.parquet"]}}),
-        ({"loss": {"temperature_at_most": 2.0}}, {"loss": {"temperature_range": [1e-6, 2.0]}}),
-        (
-            {"evaluation": {"retrieval": [{"name": "a", "kind": "run", "paths": ["b"]}]}},
-            {"evaluation": {"retrieval": [{"name": "a", "path": "b"}]}},
-        ),
-    ],
-)
-def test_a_setting_of_another_name_is_read_as_it_was(before: dict[str, Any], now: dict[str, Any]) -> None:
-    assert TrainConfig.from_values(before, where="test") == TrainConfig.from_values(now, where="test")
-
-
-@pytest.mark.parametrize(
     ("values", "message"),
     [
         ({"data": {"same_image_once_a_batch": True}}, 'write sampling = "distinct_images"'),
+        ({"data": {"tars": ["a.tar"]}}, "write files"),
         ({"optimizer": {"clip_norm": 1.0}}, "take it out"),
         ({"optimizer": {"momentum": 0.5}}, "write beta1, which SGD and LARS read as their momentum"),
         ({"loop": {"checkpointed_stages": 2}}, 'write recompute = "large"'),

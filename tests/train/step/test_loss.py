@@ -126,10 +126,6 @@ def test_what_are_no_pairs_is_refused() -> None:
         contrastive_loss(images[:3], texts, temperature(1.0), **ALIGN)
     with pytest.raises(ValueError, match="every rank needs one"):
         contrastive_loss(images[:0], texts[:0], temperature(1.0), **ALIGN)
-    with pytest.raises(ValueError, match=r"mixed targets with negatives = 0\.5"):
-        contrastive_loss(
-            images, texts, temperature(1.0), **ALIGN, negatives=0.5, targets=Mixed(torch.arange(4), torch.ones(4))
-        )
 
 
 def test_a_share_of_the_negatives_has_exactly_as_many_candidates() -> None:

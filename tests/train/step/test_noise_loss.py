@@ -108,11 +108,3 @@ def test_small_temperatures_overflow_nowhere(form: Form) -> None:
     loss = contrastive_loss(images, texts, sigma, noise=Noise(weights, form), block=5, **PLAIN)
     assert math.isfinite(loss.item())
     assert all(found.isfinite().all() for found in torch.autograd.grad(loss, (images, texts, sigma)))
-
-
-def test_noise_and_smoothing_together_are_refused() -> None:
-    images, texts = drawn(4)
-    with pytest.raises(ValueError, match="give one of them"):
-        contrastive_loss(
-            images, texts, torch.ones(()), noise=Noise(torch.zeros(4)), label_smoothing=0.1, directions="sum"
-        )
