@@ -141,12 +141,12 @@ def language(settings: ScoreSettings, where: str) -> Scorer:
         # the model takes one line at a time; a list of texts is broken in fasttext-predict 0.9.2.4
         for row, caption in enumerate(pc.replace_substring(captions, "\n", " ").to_pylist()):
             try:
-                found, likeliest = model.predict(caption, 2, on_unicode_error="replace")
+                labelled, likeliest = model.predict(caption, 2, on_unicode_error="replace")
             except RuntimeError:  # the model met NaN among its weights
-                found, likeliest = (), (np.nan, np.nan)
+                labelled, likeliest = (), (np.nan, np.nan)
             probabilities[row, : len(likeliest)] = likeliest
             unknown = None if len(likeliest) else UNKNOWN  # it knows nothing of the caption
-            names.append(found[0].removeprefix(_PREFIX) if found else unknown)
+            names.append(labelled[0].removeprefix(_PREFIX) if labelled else unknown)
         first, second = probabilities.T
         margin = rounded(first - second)
         labels: Any = pc.if_else(
@@ -172,9 +172,11 @@ def shipped_model() -> str:
 
 
 @lru_cache(maxsize=2)
-def _model(path: str, _digest: str) -> Any:
+def _model(path: str, digest: str) -> Any:
     """The model in a file. One that is damaged can end the process that reads it, so another process reads it first."""
     data = read(path, "model")
+    if hashlib.sha256(data).hexdigest() != digest:
+        raise UsageError(f"{path}: changed while it was read; run again")
     try:
         languages.check_model(data)
         with tempfile.NamedTemporaryFile(prefix="altalign-", suffix=".fasttext") as copy:  # the path may be in a store

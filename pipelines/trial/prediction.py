@@ -113,7 +113,7 @@ def predict(
     )
     rows = list[dict[str, Any]]()
     for (name, column), total in zip(columns.items(), replicates.T, strict=False):
-        rows.append(_row(*name, total, is_rare=np.count_nonzero(column) < SEEN_AT_LEAST))
+        rows.append(_row(*name, total, is_rare=bool(np.count_nonzero(column) < SEEN_AT_LEAST)))
 
     # Fetching takes as long as the longest of CPU, of asking with `fetch.threads` at a time, of the host with the most
     # images at its pace, and of the slowest image of the sample.

@@ -184,18 +184,18 @@ def conclude(facts: Facts, page: bytes) -> int:
     paths = [storage.join(facts["run"], "trial", name) for name in ("trial.json", "report.html")]
     storage.write_bytes(paths[1], page)
     storage.write_json(paths[0], facts)
-    out, told = terminal.stdout(), for_page(facts)
-    out.print(told["lead"], highlight=False, soft_wrap=True)
+    out, words = terminal.stdout(), for_page(facts)
+    out.print(words["lead"], highlight=False, soft_wrap=True)
     table, amounts = _table("stage", "pairs", "95 %", "images", "95 %"), _table("", "in all", "95 %")
-    for line in told["lines"]:
+    for line in words["lines"]:
         name = f"{line.stage} {line.reason}" if line.reason in (KEPT, "received") else f"  {line.reason}"
         table.add_row(name, *line[2:], style="green" if line.reason == KEPT else None)
     out.print(table)
-    for row in told["amounts"]:
+    for row in words["amounts"]:
         amounts.add_row(*row)
-    if told["amounts"]:
+    if words["amounts"]:
         out.print(amounts)
-    for text in (*told["notes"], *map(shown, paths)):
+    for text in (*words["notes"], *map(shown, paths)):
         out.print(text, highlight=False, soft_wrap=True)
     return 0 if "predicted" in facts else 1
 

@@ -198,10 +198,10 @@ def test_files_without_the_columns_are_refused(drawn: tuple[str, str]) -> None:
 @needs_shared
 @pytest.mark.parametrize("mirrored", [False, True])
 def test_pairs_that_people_labelled(*, mirrored: bool) -> None:
-    files = [str(SHARED / f"near_duplicates_{name}.parquet") for name in ("pairs", "images")]
-    comparing.check_labelled(*files)
+    pairs, images = (str(SHARED / f"near_duplicates_{name}.parquet") for name in ("pairs", "images"))
+    comparing.check_labelled(pairs, images)
     calibration = Calibration("dct", 0.975, LOWEST, ONE_CLUSTER)
-    measured: dict[str, Any] = comparing.measure_labelled(*files, config_with(mirrored=mirrored), calibration, 0)
+    measured: dict[str, Any] = comparing.measure_labelled(pairs, images, config_with(mirrored=mirrored), calibration, 0)
     # of 4 flips and rotations the flips, and in a mirror alone
     assert measured["recall"] == Share(27 + 2 * mirrored, 31).to_json()
     assert measured["precision"]["found"] == measured["precision"]["asked"]
