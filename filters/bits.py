@@ -72,7 +72,7 @@ def _loading(bits: int, kind: Any) -> Any:
     """`load(address, at)`: the number of so many bits from `address + at` on, the first byte in the low bits."""
     return _instruction(
         kind(types.intp, types.intp),
-        lambda builder, *place: builder.zext(builder.load(_pointer(builder, *place, bits), align=1), WORD),
+        lambda builder, address, at: builder.zext(builder.load(_pointer(builder, address, at, bits), align=1), WORD),
     )
 
 
@@ -109,7 +109,7 @@ any_bit64, equal64, below64 = map(_comparing, ("&", "==", "<"))  # bytes that ha
 copy = _instruction(
     types.void(types.intp, types.intp, types.intp),
     lambda builder, to, source, size: cgutils.raw_memcpy(
-        builder, *(builder.inttoptr(address, BYTE.as_pointer()) for address in (to, source)), size, 1
+        builder, builder.inttoptr(to, BYTE.as_pointer()), builder.inttoptr(source, BYTE.as_pointer()), size, 1
     ),
 )
 fill = _instruction(
