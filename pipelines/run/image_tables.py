@@ -1,6 +1,7 @@
 """What `fetch` and `decontaminate` hand on: units, facts in their marks, and tables."""
 
 from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -128,9 +129,9 @@ AUGMENTED_ROW = pa.schema([("features", pa.binary()), ("copy_of", pa.int32())])
 
 
 class TestUnit(Unit):
-    """A part of a test set (`test_sets.Part.to_json`), and a digest of the files and settings that reading it uses."""
+    """A part of a test set (the fields of `test_sets.Part`), and a digest of the files and settings that reading it uses."""
 
-    part: dict[str, object]
+    part: dict[str, Any]
     digest: str
 
 
