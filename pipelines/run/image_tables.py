@@ -129,7 +129,7 @@ AUGMENTED_ROW = pa.schema([("features", pa.binary()), ("copy_of", pa.int32())])
 
 
 class TestUnit(Unit):
-    """A part of a test set (the fields of `test_sets.Part`), and a digest of the files and settings that reading it uses."""
+    """A part of a test set (fields of `test_sets.Part`), and a digest of the files and settings that reading uses."""
 
     part: dict[str, Any]
     digest: str
