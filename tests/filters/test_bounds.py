@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from altalign.filters import bounds, text
-from altalign.pipelines.read.tables import columns
+from altalign.pipelines.read.tables import columns, table
 from altalign.settings.curate import InputSettings, TextSettings
 from tests.reference import curation
 
@@ -44,11 +44,13 @@ ROWS = [
 @pytest.mark.parametrize("decode", [False, True])
 def test_dictionaries_give_the_rows_that_strings_give(decode):
     settings = InputSettings(kind="table", paths=["-"], page_url_column="page", decode_entities=decode)
-    plain_columns = [pa.array([row[number] for row in ROWS] * 2, pa.string()) for number in range(3)]
-    dictionaries = [column.dictionary_encode() for column in plain_columns]
-    none = pa.nulls(len(plain_columns[0]), pa.string())
-    plain = columns.candidates_of(*plain_columns, none, none, settings=settings)
-    assert columns.candidates_of(*dictionaries, none, none, settings=settings).equals(plain)
+    texts = {
+        name: pa.array([row[number] for row in ROWS] * 2, pa.string())
+        for number, name in enumerate(("url", "caption", "page"))
+    }
+    dictionaries = {name: column.dictionary_encode() for name, column in texts.items()}
+    plain = table.candidates(pa.record_batch(texts), settings, None)
+    assert table.candidates(pa.record_batch(dictionaries), settings, None).equals(plain)
     assert [len(caption) for caption in plain["caption"].to_pylist()[:2]] == [11 if decode else 15, 65_537]
     assert plain["image_identity"].to_pylist()[:5] == ["http://a.example/1", None, None, None, "http://a.example/1"]
 

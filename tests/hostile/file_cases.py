@@ -183,7 +183,7 @@ TARS = [
         "junk behind the end of a tar",
         ".tar",
         lambda name: tar(name) + b"junk" * 200,
-        "cannot be read as tar (bad checksum)",
+        "cannot be read as tar (invalid header)",
     ),
     unreadable(
         "a member of 1 EB",

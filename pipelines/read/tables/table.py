@@ -183,9 +183,10 @@ def candidates(batch: pa.RecordBatch, settings: InputSettings, names: pa.StringA
     only `text_columns` are needed, and names and kept columns are null.
     """
     none = cast(pa.StringArray, pa.nulls(batch.num_rows, pa.string()))
-    texts = (of_columns.strings(batch.column(name)) if name else none for name in _url_caption_page(settings))
+    names_of_texts = _url_caption_page(settings)
+    url, caption, page = (of_columns.strings(batch.column(name)) if name else none for name in names_of_texts)
     extra = none if names is None else of_columns.kept_as_json(batch, settings.keep_columns)
-    return of_columns.candidates_of(*texts, none if names is None else names, extra, settings=settings)
+    return of_columns.candidates_of(url, caption, page, none if names is None else names, extra, settings=settings)
 
 
 def row_names(named: str, rows: Any) -> pa.StringArray:
