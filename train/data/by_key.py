@@ -114,7 +114,7 @@ def opened(path: str, place: str, column: str, setting: str, samples: Samples | 
         sorted_keys = pa.py_buffer(keys[order].tobytes())
         fixed = pa.FixedSizeBinaryArray.from_buffers(pa.binary(16), len(keys), [None, sorted_keys])
         rows = table.take(pa.array(order, pa.int64())).set_column(0, "key", fixed).combine_chunks()
-        with storage.write(place) as file, pa.ipc.new_file(pa.PythonFile(file), rows.schema) as writer:
+        with storage.write(place) as file, pa.ipc.new_file(pa.PythonFile(file), rows.schema) as writer:  # pyright: ignore[reportArgumentType]
             writer.write_table(rows)
         storage.write_json(f"{place}.json", {"digest": by_key.digest})
     if samples is not None and (missing := by_key.places(in_order(samples)[0])[1].null_count):

@@ -92,7 +92,7 @@ def damaged(tmp_path_factory: pytest.TempPathFactory) -> Data:
     return made(tmp_path_factory.mktemp("damaged"), harmed)
 
 
-def plain(batch: Batch) -> list[tuple[object, ...]]:
+def plain(batch: Batch) -> list[tuple[Any, ...]]:
     """What there is of each pair, without padding."""
     columns = (batch.keys, batch.sources, batch.epochs, batch.images, batch.tokens, batch.mask)
     return [
