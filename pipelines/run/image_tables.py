@@ -42,14 +42,16 @@ class ChosenFacts(Facts):  # how many rows of a unit stay, and counts
     failed: list[FailedRow]  # rows by every rule that holds
 
 
-class DropFacts(ChosenFacts):  # what decontamination leaves of a fetch unit
+class FetchFacts(ChosenFacts):  # what became of a fetch unit
+    pictures: list[tuple[str, int, int]]  # image_id, offset and bytes of some dropped images, for the galleries
     funnel: list[FunnelRow]
     dropped_images: list[ImagesRow] | None  # None in marks of older versions
-
-
-class FetchFacts(DropFacts):  # what became of a fetch unit
-    pictures: list[tuple[str, int, int]]  # image_id, offset and bytes of some dropped images, for the galleries
     hosts: Mapping[str, tuple[int, int, int]]  # images of the sample by host, how many came, how many were kept
+
+
+class DropFacts(ChosenFacts):  # what decontamination leaves of a fetch unit
+    funnel: list[FunnelRow]
+    dropped_images: list[ImagesRow] | None
 
 
 class TestFacts(Facts):  # how many test images of a part were read, how many are flat, and the digest of their unit
