@@ -24,7 +24,7 @@ class Made:
 
     def to_json(self) -> dict[str, object]:
         """The same as JSON."""
-        facts = {"number": self.number, "operation": self.operation, "settings": dict(self.settings)}
+        facts: dict[str, object] = {"number": self.number, "operation": self.operation, "settings": dict(self.settings)}
         return facts | {"of": [each.to_json() for each in self.parents]}
 
 

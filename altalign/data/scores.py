@@ -91,7 +91,9 @@ def opened(run_folder: str, name: str) -> Score | None:
     counts = zip(*stated["nulls"].values(), strict=True)
     stated["nulls"] = [dict(zip(stated["nulls"], each, strict=True)) for each in counts]
     entries = zip(*(stated[column] for column in (*_COLUMNS, "nulls")), strict=True)
-    files = {entry[0]: dict(zip((*_COLUMNS, "nulls"), entry, strict=True)) for entry in entries}
+    files: dict[str, Mapping[str, Any]] = {
+        entry[0]: dict(zip((*_COLUMNS, "nulls"), entry, strict=True)) for entry in entries
+    }
     return Score(folder, name, facts, files)
 
 

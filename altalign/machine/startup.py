@@ -32,9 +32,9 @@ def prepare() -> None:
         options |= {_M_MMAP_THRESHOLD: 32 << 20, _M_TRIM_THRESHOLD: 64 << 20}  # the former: the most that it takes
     for name, value in variables.items():
         os.environ.setdefault(name, value)
-    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
-    for option, number in options.items() if mallopt else ():
-        mallopt(option, number)
+    if mallopt := getattr(ctypes.CDLL(None), "mallopt", None):
+        for option, number in options.items():
+            mallopt(option, number)
 
 
 def place_kernels(package: Path = Path(__file__).parents[1], *, compiles: bool = True) -> None:

@@ -181,7 +181,7 @@ def write(path: str, *, durable: bool = False, written: Callable[[], Written] | 
         if block is None or written is not None:
             yield file
         else:
-            hashed = Hashed(file, "XXH3" if block.own and path.startswith(f"{block.own}/") else "SHA-256")
+            hashed = Hashed(file, block.kind(path))
             yield cast(BinaryIO, hashed)
             block.files[path] = hashed.written
         if block is not None and written is not None:

@@ -45,6 +45,10 @@ class Block:
     deleted: set[str] = field(default_factory=set)
     own: str = ""
 
+    def kind(self, path: str) -> Kind:
+        """The kind of digest that a file gets."""
+        return "XXH3" if self.own and path.startswith(f"{self.own}/") else "SHA-256"
+
 
 CURRENT: ContextVar[Block | None] = ContextVar("block", default=None)  # of this thread
 

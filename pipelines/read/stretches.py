@@ -37,7 +37,6 @@ class Gatherer:
 
     def __init__(self, path: str, finish: Callable[[Sequence[tuple[Any, ...]]], pa.RecordBatch]):
         self._path, self._finish = path, finish
-        self.read = 0
         self._start()
 
     def _start(self) -> None:

@@ -1,7 +1,6 @@
 """What `fetch` and `decontaminate` hand on: units, facts in their marks, and tables."""
 
 from collections.abc import Mapping
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt

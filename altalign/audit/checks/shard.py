@@ -220,7 +220,7 @@ def check_image(data: bytes, row: SampleRow, rules: Rules, name: str) -> Finding
     if is_as_found or (config.shards.resize_short_side_px == 0 and long < pixels.JPEG_SIDE_AT_MOST_PX):
         columns |= {"width": pa.array([decoded.width], pa.int64()), "height": pa.array([decoded.height], pa.int64())}
     if config.image.blocked_hashes:
-        is_blocked = row["found_sha256"] in rules.blocked.sha256
+        is_blocked = row["found_sha256"] in rules.blocked.digests.get("sha256", ())
         is_blocked |= is_as_found and rules.blocked.names(data, sha256=digest)
         columns["is_blocked"] = pa.array([is_blocked], pa.bool_())
     for rule in image.RULES:

@@ -11,13 +11,14 @@ import zlib
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any, BinaryIO, Literal, NamedTuple
+from typing import Any, BinaryIO, Literal, NamedTuple, cast
 
+import pyarrow as pa
 from fastwarc.stream_io import GzipReader, ZstdReader
 from fastwarc.warc import ArchiveIterator, WarcRecord, WarcRecordType
 
 from altalign import storage
-from altalign.pipelines.read.stretches import decompressed, readable, unreadable
+from altalign.pipelines.read.stretches import readable, unreadable
 
 XHTML = "application/xhtml+xml"
 PAGE_TYPES = ("text/html", XHTML)
@@ -289,7 +290,8 @@ def _first_start(file: BinaryIO) -> tuple[int | None, Compression]:
     if file.read(4) == _ZSTD_DICTIONARY:
         return 0, "zstd"
     likely = _compression(file, 0)
-    for compression in _MAGIC if likely is None else [likely]:
+    candidates: list[Compression] = list(_MAGIC) if likely is None else [likely]
+    for compression in candidates:
         start = _next_start(file, 0, compression)
         if start is not None:
             return start, compression
@@ -352,7 +354,7 @@ def _end_of_member(file: BinaryIO, offset: int) -> int | None:
 def _ends_whole(file: BinaryIO, offset: int) -> bool:
     """Whether the zstd frames from here on are whole: the archive's reader takes one that is cut for the end."""
     file.seek(offset)
-    frames = decompressed(file, "zstd")
+    frames: Any = pa.CompressedInputStream(pa.PythonFile(cast(Any, file), "r"), "zstd")
     try:
         while frames.read(1 << 14):
             pass

@@ -80,7 +80,6 @@ def _gathered(path: str, keep: Keep, take: Callable[[Record, Gatherer], Iterator
     """What `take` gathers of the records of an archive; where it raises ValueError, the record is broken."""
     gatherer = Gatherer(path, image_elements.verdicts)
     for record in records(path, keep):
-        gatherer.read = record.offset
         try:
             if isinstance(record, BrokenRecord):
                 raise ValueError(record.error)
