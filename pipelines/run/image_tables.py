@@ -30,42 +30,56 @@ PoolImagesUnit = Unit  # `fetch_units` that follow one another: their names, and
 DropUnit = Unit  # a fetch unit, its `place` in their order, and `kept`, `counts` and `funnel` of its mark
 
 
-class GatherFacts(Facts):  # how many images of a table were copied to a blob, and how many bytes they have
+class GatherFacts(Facts):
+    """How many images of a table were copied to a blob, and how many bytes they have."""
+
     images: int
     bytes: int
 
 
-class ChosenFacts(Facts):  # how many rows of a unit stay, and counts
+class ChosenFacts(Facts):
+    """How many rows of a unit stay, and counts."""
+
     kept: int
     counts: list[CountRow]  # rows by stage, source and reason
     failed: list[FailedRow]  # rows by every rule that holds
 
 
-class FetchFacts(ChosenFacts):  # what became of a fetch unit
+class FetchFacts(ChosenFacts):
+    """What became of a fetch unit."""
+
     pictures: list[tuple[str, int, int]]  # image_id, offset and bytes of some dropped images, for the galleries
     funnel: list[FunnelRow]
     dropped_images: list[ImagesRow] | None  # None in marks of older versions
     hosts: Mapping[str, tuple[int, int, int]]  # images of the sample by host, how many came, how many were kept
 
 
-class DropFacts(ChosenFacts):  # what decontamination leaves of a fetch unit
+class DropFacts(ChosenFacts):
+    """What decontamination leaves of a fetch unit."""
+
     funnel: list[FunnelRow]
     dropped_images: list[ImagesRow] | None
 
 
-class TestFacts(Facts):  # how many test images of a part were read, how many are flat, and the digest of their unit
+class TestFacts(Facts):
+    """How many test images of a part were read, how many are flat, and the digest of their unit."""
+
     digest: str
     test_set: str
     images: int
     flat: int
 
 
-class LearnedFacts(Facts):  # how many clusters were found, and how many images the map was learned from
+class LearnedFacts(Facts):
+    """How many clusters were found, and how many images the map was learned from."""
+
     clusters: int
     training_images: int
 
 
-class IndexFacts(Facts):  # how many test images are in the index, and how many of them are flat
+class IndexFacts(Facts):
+    """How many test images are in the index, and how many of them are flat."""
+
     test_images: int
     flat_test_images: int
 
@@ -82,7 +96,9 @@ class FoundFacts(Facts):
     images_without_a_bucket: int
 
 
-class CellFacts(Facts):  # how many cells there are
+class CellFacts(Facts):
+    """How many cells there are."""
+
     cells: int
 
 
@@ -94,12 +110,16 @@ class CompareFacts(Facts):
     same_bytes: int
 
 
-class JoinFacts(Facts):  # how many pairs have the same bytes, and how many images the cell has
+class JoinFacts(Facts):
+    """How many pairs have the same bytes, and how many images the cell has."""
+
     same_bytes: int
     largest_cell: int
 
 
-class ReplaceFacts(Facts):  # how many images go, and how many stay in their place
+class ReplaceFacts(Facts):
+    """How many images go, and how many stay in their place."""
+
     images_that_go: int
     images_that_stay_for_others: int
 

@@ -31,7 +31,9 @@ class ShardFacts(Facts):
     last_image: str
 
 
-class CarriedFacts(Facts):  # how many bytes were copied
+class CarriedFacts(Facts):
+    """How many bytes were copied."""
+
     bytes: int
 
 
@@ -48,7 +50,9 @@ class CommonFacts(Facts):
     pairs_without_image: int = 0
 
 
-class CountedFacts(Facts):  # how many samples of a unit the condition keeps and have a value, for each column
+class CountedFacts(Facts):
+    """How many samples of a unit the condition keeps and have a value, for each column."""
+
     rows: list[int]
 
 
@@ -58,7 +62,9 @@ class ThresholdFacts(Facts):
     numbers: list[int | None]
 
 
-class BalanceFacts(Facts):  # the limit of concept balance, how many entries occur, and how often all of them do
+class BalanceFacts(Facts):
+    """The limit of concept balance, how many entries occur, and how often all of them do."""
+
     limit: int
     entries: int
     matches: int

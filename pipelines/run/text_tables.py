@@ -16,7 +16,9 @@ FileUnit = Unit  # `file`: the number of an input file in input order
 PoolUnit = Unit
 
 
-class ExtractFacts(Facts):  # what was read of an input file
+class ExtractFacts(Facts):
+    """What was read of an input file."""
+
     stamp: list[int | str]  # size and time of change of the file, or its digest in the store, before it was read
     direct: bool  # whether the file is its own pool (a Parquet table of one caption a row, without images)
     row_groups: list[int]  # rows of each row group of its pool
@@ -36,7 +38,9 @@ class CountFacts(Facts):
     words: list[list[int]]
 
 
-class MergeFacts(Facts):  # histogram (as JSON) and number of a partition's entries, by kind of table; images by source
+class MergeFacts(Facts):
+    """Histogram (as JSON) and number of a partition's entries, by kind of table; images by source."""
+
     ngrams: list[list[int]]
     ngrams_rows: int
     texts: list[list[int]]
@@ -46,7 +50,9 @@ class MergeFacts(Facts):  # histogram (as JSON) and number of a partition's entr
     images_of_sources: list[int] | None
 
 
-class JudgeFacts(Facts):  # rows that were judged, where the slices of survivors lie, and counts of dropped rows
+class JudgeFacts(Facts):
+    """Rows that were judged, where the slices of survivors lie, and counts of dropped rows."""
+
     rows: int
     spilled: list[int]
     counts: list[CountRow]
@@ -56,7 +62,9 @@ class JudgeFacts(Facts):  # rows that were judged, where the slices of survivors
 RowGroup = dict[str, int]  # a row group of grouped survivors, which is one fetch unit: its `rows` and `images`
 
 
-class GroupFacts(Facts):  # the fetch units of a partition, and counts of kept rows and of repeated pairs
+class GroupFacts(Facts):
+    """The fetch units of a partition, and counts of kept rows and of repeated pairs."""
+
     row_groups: list[RowGroup]
     counts: list[CountRow]
     failed: list[FailedRow]

@@ -29,6 +29,7 @@ _MAGIC: dict[Compression, bytes] = {"gzip": b"\x1f\x8b\x08", "zstd": b"\x28\xb5\
 _ZSTD_DICTIONARY = b"\x5d\x2a\x4d\x18"  # the archive begins with a dictionary that every frame needs
 _FIRST_LINE = re.compile(rb"WARC/\d+\.\d+[ \t]*\r?\n")
 _FIRST_LINE_BYTES = 16
+_HEAD_BYTES = 1 << 16  # of a record
 _MEMBER_HEAD_BYTES = 512  # of a gzip member, which hold the first line
 _WINDOW = 1 << 20
 _PIECE_BYTES = 1 << 17
@@ -176,6 +177,8 @@ def _until_broken(
             at, behind = stream.tell() if compression else last.offset, frame + 1
         elif compression == "zstd" and not _ends_whole(again, frame):
             at, behind = frame, 0
+        elif not compression and _is_more(again, end := _end_of_bare(again, last)):
+            at, behind = end, 0
         else:
             return None
     yield BrokenRecord(at, f"{error or _CUT}{'' if compression == 'gzip' else _LOST}")
@@ -216,8 +219,11 @@ def _taken(
 
 @lru_cache(maxsize=64)  # records of an archive have the same few
 def _places(names: tuple[bytes, ...]) -> Mapping[bytes, int]:
-    """The place of the first of each name."""
+    """The place of each name; an OSError where a head has not exactly one length and one type."""
     lower = [name.lower() for name in names]
+    lengths, types = lower.count(b"content-length"), lower.count(b"warc-type")
+    if not lengths == types == 1:
+        raise OSError(f"{lengths} headers Content-Length and {types} WARC-Type, where one of each is meant")
     return {name: lower.index(name) for name in lower}
 
 
@@ -336,6 +342,13 @@ def _is_more(file: BinaryIO, offset: int) -> bool:
     """Whether something but zeros and white space lies at an offset."""
     file.seek(offset)
     return bool(file.read(1 << 10).strip(b"\0\r\n\t "))
+
+
+def _end_of_bare(file: BinaryIO, record: Record) -> int:
+    """Where the block of a record ends that is not compressed."""
+    file.seek(record.offset)
+    head, _, _ = file.read(_HEAD_BYTES).partition(b"\r\n\r\n")
+    return record.offset + len(head) + 4 + int(record.head.get(b"content-length"))
 
 
 def _end_of_member(file: BinaryIO, offset: int) -> int | None:

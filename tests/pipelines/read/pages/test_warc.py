@@ -264,6 +264,8 @@ def spoilt_members() -> dict[str, bytes]:
         "no URL": gz(response(None, BODY)),
         "Content-Length that is no number": gz(page(9).replace(b"Content-Length: ", b"Content-Length: x")),
         "Content-Length missing": gz(page(9).replace(b"Content-Length: ", b"Length: ")),
+        "two Content-Length": gz(page(9).replace(b"Content-Length: ", b"Content-Length: 1\r\nContent-Length: ", 1)),
+        "WARC-Type missing": gz(page(9).replace(b"WARC-Type: ", b"Type: ")),
         "no HTTP": gz(record("http://a/bad", b"\xff\xfe" * 100)),
         "endless HTTP header": gz(response("http://a/bad", BODY, headers=f"X: {'y' * 2_000_000}\r\n")),
         "endless WARC header": gz(response("http://a/bad" + "y" * 2_000_000, BODY)),
@@ -319,13 +321,14 @@ def test_of_a_truncated_archive_only_the_cut_record_is_lost(tmp_path, form, cut)
     assert len(broken) == lost or (cut == 3 and "zstd" in form)
 
 
-@pytest.mark.parametrize("name", ["no WARC record", "wrong length"])
+@pytest.mark.parametrize("name", ["no WARC record", "wrong length", "cut in its head"])
 def test_a_broken_record_of_an_archive_without_compression_costs_all_behind_it_and_says_so(tmp_path, name):
     bad = {
         "no WARC record": b"XARC/1.0\r\nA: b\r\n\r\nnothing",
         "wrong length": response("http://a/bad", b"x" * 5_000, "image/png", length=2_000),
+        "cut in its head": page(3)[:40],
     }[name]
-    path = write(tmp_path / "a.warc", [page(1), page(2), bad, page(3)], "bare")
+    path = write(tmp_path / "a.warc", [page(1), page(2), bad, *([page(3)] if len(bad) != 40 else [])], "bare")
     rows, broken, _ = read_all(path)
     assert [row["page_url"] for row in rows] == ["http://a/1", "http://a/2"]
     (entry,) = broken
