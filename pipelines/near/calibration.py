@@ -252,9 +252,9 @@ def _pool(run: Run) -> tuple[list[Image], np.ndarray, int]:
         if len(images) == POOL:
             break
         features = FEATURES.array(run, name)
-        numbers = np.flatnonzero(features.any(axis=1))
-        flat += len(features) - len(numbers)
-        numbers = numbers[: POOL - len(images)]
+        numbers = np.flatnonzero(features.any(axis=1))[: POOL - len(images)]
+        is_last = len(numbers) and len(images) + len(numbers) == POOL
+        flat += (int(numbers[-1]) + 1 if is_last else len(features)) - len(numbers)
         kept = kept_images(run, name).select(["key", "blob_offset", "blob_bytes", "found_sha256"]).take(numbers)
         images += [{"unit": name, **row} for row in kept.to_pylist()]
         rows.append(features[numbers])

@@ -195,7 +195,8 @@ def centroids_of(run: Run, mapped: embed.Map | None) -> Vectors:
 
 def learned_map(run: Run, training: Sequence[tuple[str, int]]) -> embed.Map:
     """The map that images of the run teach, given by their units and numbers there."""
-    rows = {name: kept_images(run, name) for name in dict.fromkeys(name for name, _ in training)}
+    names = dict.fromkeys(name for name, _ in training)
+    rows = {name: kept_images(run, name).select(["blob_offset", "blob_bytes"]) for name in names}
 
     def of_image(place: tuple[str, int]) -> Vectors:
         interrupts.check()

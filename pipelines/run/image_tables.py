@@ -24,7 +24,7 @@ ImagesRow = tuple[str, str, int]  # stage, reason, images
 # A `row_group` of the grouped survivors of a `partition`, its `rows` and `images`; `units`: how many units there are
 # in all; the sample of hosts has one image in `one_in`.
 FetchUnit = Unit
-TestUnit = Unit  # a part of a test set: `part` (`test_sets.Part.to_json`) and `digest`
+TestUnit = Unit  # a part of a test set: `part` (`test_sets.Part` as a dict) and `digest`
 FindUnit = Unit  # a fetch unit; `looks_below`: whether pairs below the threshold are looked for too
 PoolImagesUnit = Unit  # `fetch_units` that follow one another: their names, and the place of the `first`; `order`
 DropUnit = Unit  # a fetch unit, its `place` in their order, and `kept`, `counts` and `funnel` of its mark

@@ -113,7 +113,11 @@ def predict(
     )
     rows = list[dict[str, Any]]()
     for (name, column), total in zip(columns.items(), replicates.T, strict=False):
-        rows.append(_row(*name, total, is_rare=bool(np.count_nonzero(column) < SEEN_AT_LEAST)))
+        row = _row(*name, total, is_rare=bool(np.count_nonzero(column) < SEEN_AT_LEAST))
+        # a sample has few pairs of near-duplicates: how many images that rule drops of the pool is not known
+        if config.dedup.within_pool != "off" and name[0] in ("decontaminate", "shards") and name[1] == KEPT:
+            row["least"] = None if row["least"] is None else 0
+        rows.append(row)
 
     # Fetching takes as long as the longest of CPU, of asking with `fetch.threads` at a time, of the host with the most
     # images at its pace, and of the slowest image of the sample.
