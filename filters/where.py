@@ -39,6 +39,12 @@ _FORMS = {
     "OPERATOR_IS_NOT_NULL": "{} IS NOT NULL",
     "OPERATOR_NOT": "NOT {}",
 }
+_TURNED = {  # with the operands the other way round
+    "COMPARE_LESSTHAN": "{} > {}",
+    "COMPARE_LESSTHANOREQUALTO": "{} >= {}",
+    "COMPARE_GREATERTHAN": "{} < {}",
+    "COMPARE_GREATERTHANOREQUALTO": "{} <= {}",
+}
 _AND, _OR = "{} AND {}", "{} OR {}"  # of two conditions or more
 _BOUNDS = {"{} < {}": "<", "{} <= {}": "<=", "{} > {}": ">", "{} >= {}": ">="}
 
@@ -152,6 +158,8 @@ def _read(node: Mapping[str, Any], text: str) -> Condition:
                 if _LITERALS[kind] != "a number" or isfinite(float(value)):
                     return Condition(_LITERALS[kind], value=value)
         case {"class": "COMPARISON", "type": form, "left": left, "right": right} if form in _FORMS:
+            if (left["class"], right["class"]) == ("CONSTANT", "COLUMN_REF"):  # the column comes first in a bound
+                return made(_TURNED.get(form, _FORMS[form]), right, left)
             return made(_FORMS[form], left, right)
         case {"class": "BETWEEN", "input": value, "lower": lower, "upper": upper}:
             return made(_FORMS["COMPARE_BETWEEN"], value, lower, upper)

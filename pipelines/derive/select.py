@@ -198,7 +198,7 @@ def _of_conditions(selection: Selection, rows: pa.Table) -> list[Verdict]:
     for number, (condition, holds) in enumerate(zip(conditions, where.holds(conditions, rows), strict=True), start=1):
         reason = missing = f"not_where:{number}"
         match condition:
-            case Condition("OPERATOR_IS_NOT_NULL", (Condition("column", _, column),)):
+            case Condition("{} IS NOT NULL", (Condition("column", _, column),)):
                 reason = f"score_missing:{_in_reason(column)}"
         if condition.bound:
             column, sign, _ = condition.bound

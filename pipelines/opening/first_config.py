@@ -256,8 +256,9 @@ def _of_images(path: str, part: folder.FolderPart, tables: Sequence[str]) -> Gue
     if texts:
         return Guess({"kind": "folder", "paths": [path]}, comments, "in hand")
     for captions in (storage.join(path, name) for name in tables):
+        columns = _columns(captions)  # an unreadable table is not passed over
         try:
-            return _with_captions(path, captions, _columns(captions), comments)
+            return _with_captions(path, captions, columns, comments)
         except (UsageError, UnreadableError):
             continue
     comments["caption_pattern"] = f"no texts are beside them: names are captions, such as {shown(images[0])}"

@@ -83,7 +83,7 @@ def parts(folder: str, settings: InputSettings) -> list[FolderPart]:
 
 def files(part: FolderPart, settings: InputSettings) -> list[File]:
     """The files of a part, in order: images and, where captions are beside them, those."""
-    of_part = list(_files(part.folder, [name for name in _names(part.folder, settings) if part.has(_stem(name))]))
+    of_part = list(_files(part.folder, [name for name in _names(part.folder, settings, part) if part.has(_stem(name))]))
     if _stamp(of_part, settings) != part.stamp:
         raise UnreadableError(f"{part.folder}: changed since the run began; run the same command again, it says how")
     return of_part
@@ -94,13 +94,14 @@ def row_names(folder: str, settings: InputSettings, named: str) -> Iterator[str]
     return (_in(named, name) for name in _names(folder, settings) if is_image(name))
 
 
-def visible_below(folder: str) -> Iterator[tuple[str, bool]]:
+def visible_below(folder: str, begin: str = "", end: str | None = None) -> Iterator[tuple[str, bool]]:
     """Yields the names of what is below a folder, its own first, and whether each is a file (no pipe, no dead link).
 
-    Hidden files and folders are left out; links are followed, but not into a folder that they are in. Raises OSError.
+    Hidden files and folders are left out; links are followed, but not into a folder that they are in. Of
+    folders on a disk those are left out in which no name can be from `begin` to `end`. Raises OSError.
     """
     if not storage.is_remote(folder):
-        yield from _walk(folder, "", ())
+        yield from _walk(folder, "", (), begin, end)
         return
     paths = [path.removeprefix(f"{folder.rstrip('/')}/").split("/") for path in storage.files_below(folder)]
     visible = [path for path in paths if not any(name.startswith(".") for name in path)]
@@ -108,7 +109,9 @@ def visible_below(folder: str) -> Iterator[tuple[str, bool]]:
         yield "/".join(path), True
 
 
-def _walk(folder: str, inside: str, above: tuple[tuple[int, int], ...]) -> Iterator[tuple[str, bool]]:
+def _walk(
+    folder: str, inside: str, above: tuple[tuple[int, int], ...], begin: str, end: str | None
+) -> Iterator[tuple[str, bool]]:
     place = os.path.join(folder, inside)  # noqa: PTH118 - a million of them
     status = os.stat(place)  # noqa: PTH116
     here = (status.st_dev, status.st_ino)
@@ -117,17 +120,25 @@ def _walk(folder: str, inside: str, above: tuple[tuple[int, int], ...]) -> Itera
     with os.scandir(place) as entries:
         visible = [(each.is_dir(), each.name, each.is_file()) for each in entries if not each.name.startswith(".")]
     for is_folder, name, is_file in sorted(visible):
-        if is_folder:
-            yield from _walk(folder, f"{inside}{name}/", (*above, here))
-        else:
+        below = f"{inside}{name}/"
+        if is_folder and begin < f"{inside}{name}0" and (end is None or below < end):  # "0" follows "/"
+            yield from _walk(folder, below, (*above, here), begin, end)
+        elif not is_folder:
             yield f"{inside}{name}", is_file
 
 
-def _names(folder: str, settings: InputSettings) -> list[str]:
-    """Names of the files that count, in order: by name without extension, then by the whole name."""
+def _names(folder: str, settings: InputSettings, part: FolderPart | None = None) -> list[str]:
+    """Names of the files that count, in order: by name without extension, then by the whole name.
+
+    Of a `part` all of its own, and few others.
+    """
     beside = () if settings.captions or settings.caption_pattern else (".txt", ".json")
     try:
-        below = [name for name, _ in visible_below(folder) if name.lower().endswith((*IMAGE_NAMES, *beside))]
+        below = [
+            name
+            for name, _ in visible_below(folder, *((part.begin, part.end) if part else ()))
+            if name.lower().endswith((*IMAGE_NAMES, *beside))
+        ]
     except OSError as error:
         what = f"a folder of an input cannot be read ({error.strerror})"
         raise UsageError(f"{shown(error.filename or folder)}: {what}; make it readable, or take it out") from None

@@ -128,6 +128,6 @@ def readable(path: str, what: str) -> Iterator[None]:
     """An UnreadableError names the file where it is broken, or the stream compressed in it; `what` is the format."""
     try:
         yield
-    except (OSError, EOFError, pa.ArrowInvalid, pa.ArrowIndexError) as error:
+    except (OSError, EOFError, pa.ArrowInvalid, pa.ArrowIndexError, UnicodeDecodeError) as error:
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise UnreadableError(f"{path}: cannot be read as {what} ({reason}){ADVICE}") from error

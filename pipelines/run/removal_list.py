@@ -107,7 +107,8 @@ class Request:
         existing: dict[str, set[str]] = {name: {*map(str, rows[name].drop_null().to_pylist())} for name in COLUMNS}
         places, digests = existing["image_url"] | existing["page_url"], existing["sha256"] | existing["found_sha256"]
         urls = existing["image_id"].union(*map(_spellings, places)) if self.urls else set[str]()
-        named = {hashed(name) for column in _names(rows) for name in column.drop_null().unique().to_pylist()}
+        columns = _names(rows) if self.source_keys else []
+        named = {hashed(name) for column in columns for name in column.drop_null().unique().to_pylist()}
         left: dict[str, Iterable[str]] = {
             "keys": self.keys - existing["key"],
             "image_ids": self.image_ids - existing["image_id"],

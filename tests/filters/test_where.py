@@ -72,7 +72,7 @@ def test_columns_of_any_name_are_told_apart(name: str) -> None:
 
 
 def test_what_a_part_of_a_condition_is_on() -> None:
-    parts = where.parsed("a >= 0.28 AND n IS NOT NULL AND (t IS NULL OR s = 'x') AND n < 3").parts
+    parts = where.parsed("0.28 <= a AND n IS NOT NULL AND (t IS NULL OR s = 'x') AND n < 3").parts
     assert [part.bound for part in parts] == [("a", ">=", 0.28), None, None, ("n", "<", 3.0)]
     assert [part.columns() for part in parts] == [["a"], ["n"], ["t", "s"], ["n"]]
     assert [part.columns(but_of_nulls=True) for part in parts] == [["a"], [], ["s"], ["n"]]

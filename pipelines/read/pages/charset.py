@@ -16,8 +16,8 @@ _BOMS = {codecs.BOM_UTF8: "utf-8", codecs.BOM_UTF16_LE: "utf-16-le", codecs.BOM_
 _META_BYTES = 1_024
 _GUESS_BYTES = 1 << 20
 # what browsers read and write under these names
-_READ_AS = {"gbk": "gb18030", "shift_jis": "cp932", "euc_kr": "cp949"}
-_WRITTEN_AS = {"shift_jis": "cp932", "euc_kr": "cp949", "big5": "cp950"}
+_READ_AS = {"gbk": "gb18030", "shift_jis": "cp932", "euc_kr": "cp949", "iso8859-11": "cp874"}
+_WRITTEN_AS = {"shift_jis": "cp932", "euc_kr": "cp949", "big5": "cp950", "iso8859-11": "cp874"}
 _AS_IS = "".join(map(chr, range(0x21, 0x7F))).translate(dict.fromkeys(b"\"#'<>"))  # in a query
 _LINE_BREAKS = dict.fromkeys(b"\t\n\r")
 _REFERENCES = "altalign.references"

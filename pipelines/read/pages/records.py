@@ -36,7 +36,7 @@ _PIECE_BYTES = 1 << 17
 _FIRST_PIECE_BYTES = 1 << 12  # few: each of a million members of 200 bytes may claim gigabytes, and reads a piece more
 _CUT = "the file breaks off in a record"
 _LOST = "; what is behind it is not read, for the archive has no gzip members"
-_LENGTH = re.compile(r"\d{1,18}")
+_LENGTH = re.compile(rb"[ \t]*\d{1,18}[ \t]*")
 _WITH_HTTP = WarcRecordType.response, WarcRecordType.revisit
 _VALUES = re.compile(r'(?:[^",]|"(?:[^"\\]|\\.)*(?:"|\Z))+')  # between the commas of a header
 _MEDIA_TYPE = re.compile(r"[ \t]*([\w!#$%&'*+.^`|~-]+/[\w!#$%&'*+.^`|~-]+)[ \t]*(?=;|\Z)", re.ASCII)
@@ -147,12 +147,15 @@ def _until_broken(
 
     try:
         while (archived := next(archive, None)) is not None:
-            before, frame = frame, frame_now()
+            begun, before, frame = start if last is None else archived.stream_pos, frame, frame_now()
             can_be_read_again = not compression or (frame != before and _is_start(again, frame, compression))
             offset = archived.stream_pos if not compression else frame if can_be_read_again else stream.tell()
             if last is not None:
                 yield last
                 last = None
+            if can_be_read_again and before < begun < frame and _is_start(again, begun, compression):
+                offset = frame = begun  # a head that breaks off, on which the reader has gone on with the next
+                raise OSError(_CUT)
             last = _taken(archived, offset, can_be_read_again, keep, is_beyond)
     except OSError as failed:
         _check_disk(failed)
@@ -165,6 +168,7 @@ def _until_broken(
             at, behind = last.offset, last.offset + 1
         else:
             yield last
+            end = end and _behind_empty_members(again, end)
             if end is None or not (error or _is_more(again, end)):
                 return None
             is_inside = error.startswith("Invalid WARC") and frame_now() == frame  # behind the record in its member
@@ -174,8 +178,8 @@ def _until_broken(
     else:
         yield last
         if error:
-            at, behind = stream.tell() if compression else last.offset, frame + 1
-        elif compression == "zstd" and not _ends_whole(again, frame):
+            at, behind = stream.tell() if compression else _end_of_bare(again, last), frame + 1
+        elif compression == "zstd" and last.can_be_read_again and not _ends_whole(again, frame):
             at, behind = frame, 0
         elif not compression and _is_more(again, end := _end_of_bare(again, last)):
             at, behind = end, 0
@@ -195,7 +199,7 @@ def _taken(
     """Reads a whole record, in pieces that stay inside it: otherwise a wrong length would cost all records after it."""
     # all headers at once: the reader's own look at one name takes as long
     head = Fields(_places(record.headers.keys_bytes()), record.headers.values_bytes())
-    if not _LENGTH.fullmatch(head.get(b"content-length")):  # which the reader takes for zero
+    if not _LENGTH.fullmatch(head.values[head.places[b"content-length"]]):  # which the reader takes for zero
         raise OSError("Content-Length is no number of bytes")
     http = _http(record, head) if record.record_type in _WITH_HTTP else None
     parts, left = [], record.content_length  # of the payload alone once the HTTP head is read
@@ -345,10 +349,25 @@ def _is_more(file: BinaryIO, offset: int) -> bool:
 
 
 def _end_of_bare(file: BinaryIO, record: Record) -> int:
-    """Where the block of a record ends that is not compressed."""
+    """Where a record ends that is not compressed, with the two empty lines behind it."""
     file.seek(record.offset)
     head, _, _ = file.read(_HEAD_BYTES).partition(b"\r\n\r\n")
-    return record.offset + len(head) + 4 + int(record.head.get(b"content-length"))
+    end = file.seek(record.offset + len(head) + 4 + int(record.head.get(b"content-length")))
+    return end + 4 * (file.read(4) == b"\r\n\r\n")
+
+
+def _behind_empty_members(file: BinaryIO, offset: int) -> int:
+    """The offset of the first gzip member at or after an offset that has content, or is none."""
+    while True:
+        file.seek(offset)
+        inflater, head = zlib.decompressobj(31), file.read(64)  # more than a member of nothing has
+        try:
+            is_empty = not inflater.decompress(head, 1) and inflater.eof
+        except zlib.error:
+            return offset
+        if not is_empty:
+            return offset
+        offset += len(head) - len(inflater.unused_data)
 
 
 def _end_of_member(file: BinaryIO, offset: int) -> int | None:

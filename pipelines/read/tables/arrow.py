@@ -3,6 +3,7 @@
 A file is mapped into memory, so that a record batch of any size costs what is read of it.
 """
 
+import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
@@ -15,9 +16,9 @@ from altalign.terminal import shown
 
 _MAGIC = b"ARROW1"  # of the form with a footer; streams have none
 _END = b"\xff\xff\xff\xff\0\0\0\0"  # of a stream
-# a compressed buffer says how long it is, and may lie
+_TIMES_AT_MOST = 1_000  # its file, of a compressed buffer: it says how long it is, and may lie
 _ERRORS = (
-    *(pa.ArrowNotImplementedError, pa.ArrowTypeError, pa.ArrowKeyError, pa.ArrowIndexError, pa.ArrowMemoryError),
+    *(pa.ArrowNotImplementedError, pa.ArrowTypeError, pa.ArrowKeyError, pa.ArrowIndexError),
     UnicodeDecodeError,
 )
 
@@ -39,6 +40,11 @@ def reading(path: str) -> Iterator[tuple[pa.Schema, Iterator[pa.RecordBatch]]]:
             yield stream.schema, iter(stream)
         except _ERRORS as error:
             raise pa.ArrowInvalid(str(error)) from error
+        except pa.ArrowMemoryError as error:
+            claimed = re.search(r"size (\d+)", str(error))
+            if claimed is None or int(claimed[1]) < _TIMES_AT_MOST * file.size():
+                raise  # the machine's memory
+            raise pa.ArrowInvalid(f"a buffer that says it has {int(claimed[1]):,} bytes") from error
 
 
 def listed(folder: str) -> Sequence[str]:

@@ -275,5 +275,5 @@ def _csv(lines: Iterator[_Line]) -> Iterator[_Record]:
             reader = csv.reader(iter(next_line, None), strict=True)
             continue
         offset, first = record[0]
-        if len(record) > 1 or not str(first).isspace():
+        if len(record) > 1 or str(first).strip():
             yield offset, fields, size

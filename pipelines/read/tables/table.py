@@ -142,6 +142,7 @@ def _is_bytes(kind: Any) -> bool:
 
 def _holds_bytes(kind: Any) -> bool:
     """Whether values of this type hold bytes, which JSON has no word for."""
+    kind = kind.value_type if pa.types.is_dictionary(kind) else kind
     of_fields = (_holds_bytes(kind.field(number).type) for number in range(kind.num_fields))
     return _is_bytes(kind) or pa.types.is_fixed_size_binary(kind) or any(of_fields)
 

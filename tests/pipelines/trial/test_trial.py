@@ -243,7 +243,7 @@ def test_an_interval_that_would_rest_on_few_images_is_left_out() -> None:
 def test_what_stays_where_near_duplicates_of_the_pool_go_has_no_lower_end() -> None:
     pool = Hosts(np.array([7], np.uint64), np.array([1_000]), np.array([1_000]))
     sample = Sample(np.zeros(100, np.int64), np.ones(100, np.int64), np.array([0.1]))
-    of = Outcomes({number: (Stage.DECONTAMINATE, "a") for number in range(20)}, *np.ones((3, 100)))
+    of = Outcomes(dict.fromkeys(range(20), (Stage.DECONTAMINATE, "a")), *np.ones((3, 100)))
     config = CONFIG.model_copy(update={"dedup": CONFIG.dedup.model_copy(update={"within_pool": "keep_one_image"})})
     rows = {(row["stage"], row["of"]): row for row in prediction.predict(config, sample, pool, of, {}).rows}
     assert rows["decontaminate", "pairs"]["least"] == rows["shards", "bytes of shards"]["least"] == 0

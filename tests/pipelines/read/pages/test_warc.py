@@ -333,7 +333,7 @@ def test_a_broken_record_of_an_archive_without_compression_costs_all_behind_it_a
     assert [row["page_url"] for row in rows] == ["http://a/1", "http://a/2"]
     (entry,) = broken
     assert "what is behind it is not read, for the archive has no gzip members" in entry["error"]
-    assert entry["offset"] >= len(page(1))  # of the last record that could be read
+    assert entry["offset"] >= len(page(1) + page(2))
 
 
 def test_a_file_without_any_record_cannot_be_read(tmp_path):
@@ -499,13 +499,33 @@ def test_a_record_that_breaks_off_is_still_an_image_that_is_missing(tmp_path, fo
     assert read.image_bytes(str(path), 0) is None
 
 
+@pytest.mark.parametrize("form", ["gzip", "bare"])
 @pytest.mark.parametrize("size", [2, 5, 12, 30])
-def test_a_last_member_cut_in_its_head_is_counted(tmp_path, size):
+def test_a_last_record_cut_in_its_head_is_counted(tmp_path, form, size):
+    whole, cut = page(1), (gz(page(2)) if form == "gzip" else page(2))[:size]
     path = tmp_path / "a.warc"
-    path.write_bytes(gz(page(1)) + gz(page(2))[:size])
+    path.write_bytes((gz(whole) if form == "gzip" else whole) + cut)
     _, broken, _ = read_all(path)
     assert len(captions(path)) == 1
-    assert [entry["offset"] for entry in broken] == [len(gz(page(1)))]
+    assert [entry["offset"] for entry in broken] == [len(gz(whole) if form == "gzip" else whole)]
+
+
+@pytest.mark.parametrize("size", [5, 30, 80, 134])
+def test_a_member_that_ends_in_a_head_costs_that_record_alone(tmp_path, size):
+    before, after = gz(page(1)), gz(image("http://a/i"))
+    path = tmp_path / "a.warc.gz"
+    path.write_bytes(before + gz(image("http://a/cut")[:size]) + after)
+    _, broken, places = read_all(path)
+    assert [place["image_identity"] for place in places] == ["http://a/1", "http://a/i"]
+    assert [entry["offset"] for entry in broken] == [len(before)]
+
+
+def test_an_empty_member_is_no_record(tmp_path):
+    path = tmp_path / "a.warc.gz"
+    path.write_bytes(gz(page(1)) + gz(b"") + gz(page(2)) + gz(b"") + gz(b""))
+    rows, broken, _ = read_all(path)
+    assert [row["page_url"] for row in rows] == ["http://a/1", "http://a/2"]
+    assert broken == []
 
 
 @pytest.mark.parametrize("form", FORMS)
