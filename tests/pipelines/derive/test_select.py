@@ -1,4 +1,5 @@
 from fractions import Fraction
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -7,6 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from altalign.data.reasons import reasons_of
+from altalign.filters import where
+from altalign.pipelines.derive import select
 from altalign.pipelines.derive.select import distinct, kth_largest, ordered, rows_of_share
 
 floats = st.floats(width=32, allow_nan=False)
@@ -45,3 +49,12 @@ def test_numbers_are_in_the_order_of_values(values: Any) -> None:
 @pytest.mark.parametrize(("share", "rows", "number"), [("0.3", 10, 3), ("0.3", 11, 4), ("1", 7, 7), ("0.001", 5, 1)])
 def test_a_share_is_rounded_up(share: str, rows: int, number: int) -> None:
     assert rows_of_share(Fraction(share), rows) == number
+
+
+def test_each_condition_has_its_reason_and_missing_values_have_theirs() -> None:
+    rows = pa.table({"n": [None, 1, 1, 1], "a": [0.9, 0.1, None, 0.9], "b": [1.0, 1.0, 1.0, 0.5]})
+    selection: Any = SimpleNamespace(
+        conditions=where.parsed("n IS NOT NULL AND 0.5 <= a AND b > a").parts, nulls="drop", columns=["n", "a", "b"]
+    )
+    first, _ = reasons_of(select._of_conditions(selection, rows))  # pyright: ignore[reportPrivateUsage]
+    assert first.cast(pa.string()).to_pylist() == ["score_missing:n", "score_below:a", "score_missing:a", "not_where:3"]
