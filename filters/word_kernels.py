@@ -12,14 +12,12 @@ from numba import njit
 
 from altalign.filters import bits, unicode_data
 from altalign.filters.bits import Bytes, Hashes, Longs, address_of, fill, load8, load64, load_index, store8, store64
+from altalign.filters.one_caption import BIGRAM, MIX_1, MIX_2
 from altalign.filters.unicode_data import CONNECTOR, FOLD, FORMAT, LETTER, MARK, MODIFIER_LETTER, NUMBER, SINGLE
 from altalign.filters.utf8 import decode, encode, entry_of
 
-# Stafford's variant 13 of the MurmurHash3 finaliser
-MIX_1, MIX_2 = np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB)
 # primes with about half of their bits set
 STEP_1, STEP_2 = np.uint64(0x9E3779B185EBCA87), np.uint64(0xC2B2AE3D27D4EB4F)
-BIGRAM = np.uint64(0x9E3779B97F4A7C15)  # 2^64 / golden ratio
 
 GAP = 0x80  # the byte belongs to no word
 BREAK = 0x40  # a word ends before this byte

@@ -93,7 +93,7 @@ def test_extras_are_those_of_the_project_and_bring_google_cloud() -> None:
 def test_a_worker_is_given_what_a_command_gives_itself(monkeypatch: pytest.MonkeyPatch) -> None:
     """Beam's boot program knows nothing of `startup.prepare`."""
     source = inspect.getsource(startup.prepare).split("return")[0]
-    given = dict(re.findall(r'environ\.setdefault\("(\w+)", "([^"]+)"\)', source))
+    given = dict(re.findall(r'"([A-Z_]+)": "([^"]+)"', source))
     assert len(given) == 3
     assert given.items() <= environment().items()
 

@@ -12,7 +12,6 @@ from typing import Any, cast
 
 import ada_url
 import numpy as np
-import pyarrow as pa
 import pyarrow.compute as pc
 
 from altalign import storage
@@ -300,10 +299,8 @@ def _no_url(url: str | None) -> str:
 
 def _rare_ngrams(run: RunFolder, caption: str) -> str:
     """The unigrams and bigrams of a caption that are outside the vocabulary."""
-    from altalign.filters import words  # kernels, which other reasons need not wait for
-
     table = arrays.mapped(run.path("tables", "vocabulary.npy"))
-    hashes = words.scan(pa.array([caption])).ngrams
+    hashes = np.array(one_caption.ngram_hashes(caption), np.uint64)
     is_known = np.searchsorted(table, hashes) < np.searchsorted(table, hashes, "right")
     grams = zip(one_caption.ngrams_of(caption), is_known, strict=True)
     rare = list(dict.fromkeys(gram for gram, known in grams if not known))

@@ -12,8 +12,8 @@ from functools import cache
 import unicodedata2
 from fontTools.unicodedata import script
 
-from altalign.filters.one_caption import folded, ngrams_of
-from altalign.filters.word_kernels import BIGRAM, MIX_1, MIX_2, STEP_1, STEP_2
+from altalign.filters.one_caption import BIGRAM, MIX_1, MIX_2, folded
+from altalign.filters.word_kernels import STEP_1, STEP_2
 from tools.make_unicode_data import simple_lower_case
 
 UINT64 = (1 << 64) - 1
@@ -53,11 +53,6 @@ def class_of(character: str) -> str:
 
 
 # Hashes of version 1 --------------------------------------------------------------------------------------------------
-
-
-def ngram_hashes(caption: str) -> list[int]:
-    """Hashes of `ngrams_of(caption)`."""
-    return [hash_of_bigram(*ngram.split(" ")) if " " in ngram else hash_of_word(ngram) for ngram in ngrams_of(caption)]
 
 
 def hash_of_word(word: str) -> int:

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from altalign.filters import one_caption, words
-from tests.filters.plain_words import hash_of_bigram, hash_of_text, hash_of_word, ngram_hashes, plain_words
+from tests.filters.plain_words import hash_of_bigram, hash_of_text, hash_of_word, plain_words
 from tests.golden import caption_cases
 from tests.reference import captions as reference
 from tests.shared_data import SHARED, needs_shared
@@ -36,7 +36,7 @@ def rows_of(found: words.Scan) -> list[tuple[int, int, list[int]]]:
 
 
 def plain_row(caption: str) -> tuple[int, int, list[int]]:
-    return len(one_caption.words_of(caption)), hash_of_text(caption), ngram_hashes(caption)
+    return len(one_caption.words_of(caption)), hash_of_text(caption), one_caption.ngram_hashes(caption)
 
 
 def scan(captions: list[str] | pa.Array) -> list[tuple[int, int, list[int]]]:
