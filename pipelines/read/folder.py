@@ -133,11 +133,10 @@ def _names(folder: str, settings: InputSettings, part: FolderPart | None = None)
     Of a `part` all of its own, and few others.
     """
     beside = () if settings.captions or settings.caption_pattern else (".txt", ".json")
+    begin, end = (part.begin, part.end) if part else ("", None)
     try:
         below = [
-            name
-            for name, _ in visible_below(folder, *((part.begin, part.end) if part else ()))
-            if name.lower().endswith((*IMAGE_NAMES, *beside))
+            name for name, _ in visible_below(folder, begin, end) if name.lower().endswith((*IMAGE_NAMES, *beside))
         ]
     except OSError as error:
         what = f"a folder of an input cannot be read ({error.strerror})"
