@@ -338,14 +338,11 @@ def _compact(run: Run, parent: Parent) -> int:
             )
     change = Change(run.folder, durable=run.config.run.durable)
 
-    def places(name: str) -> parents.Places:
-        return parents.places_of(parent.samples(of_unit((parent,), name)[1], ["image_id", "key"]))
-
     def rows_of(name: str) -> Numbers:
         return np.arange(of_unit((parent,), name)[1].rows)
 
     things = [(unit["name"], unit["rows"]) for unit in plan_of((parent,), run)]
-    plan = parents.in_one_order((parent,), things, places, run.config.shards.samples_per_shard)
+    plan = parents.in_one_order((parent,), things, rows_of, run.config.shards.samples_per_shard)
     parts_of = {generations.named(1, number): parts for number, parts in enumerate(plan)}
     names = [*parts_of]
 

@@ -193,13 +193,8 @@ def plan_of(parents: Sequence[Parent], _run: Run) -> list[ShardOfParent]:
 
 def _plan_shards(parents: tuple[Parent, ...], run: Run) -> list[ShardUnit]:
     """One unit a shard: which chosen rows of which units, in order."""
-
-    def places(name: str) -> of_parents.Places:
-        parent, shard = of_unit(parents, name)
-        return of_parents.places_of(parent.samples(shard, ["image_id", "key"]).take(CHOSEN_ROWS.array(run, name)))
-
-    kept = [(name, facts.kept) for name, facts in run.all_facts(CHOSEN)]
-    shards = of_parents.in_one_order(parents, kept, places, run.config.shards.samples_per_shard)
+    kept, chosen = [(name, facts.kept) for name, facts in run.all_facts(CHOSEN)], partial(CHOSEN_ROWS.array, run)
+    shards = of_parents.in_one_order(parents, kept, chosen, run.config.shards.samples_per_shard)
     return [
         ShardUnit(name=f"{number:05d}", rows=sum(end - begin for _, begin, end in parts), parts=[*parts])
         for number, parts in enumerate(shards)

@@ -98,25 +98,26 @@ def of_unit(parents: Sequence[Parent], name: str) -> tuple[Parent, Shard]:
     return parents[number], parents[number].shards[place]
 
 
-def places_of(rows: pa.Table) -> Places:
-    """The places of n samples in the order of shards."""
-    both = zip(*(parquet.values(rows, name) for name in ("image_id", "key")), strict=True)
-    return np.array([image_id + key for image_id, key in both], "S64")
-
-
 def in_one_order(
-    parents: Sequence[Parent], things: Sequence[tuple[str, int]], read: Callable[[str], Places], per_shard: int
+    parents: Sequence[Parent], things: Sequence[tuple[str, int]], chosen: Callable[[str], Numbers], per_shard: int
 ) -> list[list[Slice]]:
     """Cuts units, each with how many of its rows are chosen, into full shards in the order of (image_id, key).
 
-    Samples of one generation of a run are in that order; `read` gives the places of what is chosen of a unit.
+    Samples of one generation of a run are in that order; `chosen` as of `write_shard`.
     """
+
+    def places(name: str) -> Places:
+        parent, shard = of_unit(parents, name)
+        rows = parent.samples(shard, ["image_id", "key"]).take(chosen(name))
+        both = zip(*(parquet.values(rows, column) for column in ("image_id", "key")), strict=True)
+        return np.array([image_id + key for image_id, key in both], "S64")
+
     sequences = dict[tuple[int, int], list[tuple[str, int]]]()
     for name, rows in things:
         sequences.setdefault(sequence_of(parents, name), []).append((name, rows))
     if len(sequences) <= 1:
         return filled(things, per_shard)
-    return merged(", ".join(parent.folder for parent in parents), list(sequences.values()), read, per_shard)
+    return merged(", ".join(parent.folder for parent in parents), list(sequences.values()), places, per_shard)
 
 
 def sequence_of(parents: Sequence[Parent], name: str) -> tuple[int, int]:
