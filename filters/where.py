@@ -40,10 +40,10 @@ _FORMS = {
     "OPERATOR_NOT": "NOT {}",
 }
 _TURNED = {  # with the operands the other way round
-    "COMPARE_LESSTHAN": "{} > {}",
-    "COMPARE_LESSTHANOREQUALTO": "{} >= {}",
-    "COMPARE_GREATERTHAN": "{} < {}",
-    "COMPARE_GREATERTHANOREQUALTO": "{} <= {}",
+    "COMPARE_LESSTHAN": "COMPARE_GREATERTHAN",
+    "COMPARE_LESSTHANOREQUALTO": "COMPARE_GREATERTHANOREQUALTO",
+    "COMPARE_GREATERTHAN": "COMPARE_LESSTHAN",
+    "COMPARE_GREATERTHANOREQUALTO": "COMPARE_LESSTHANOREQUALTO",
 }
 _AND, _OR = "{} AND {}", "{} OR {}"  # of two conditions or more
 _BOUNDS = {"{} < {}": "<", "{} <= {}": "<=", "{} > {}": ">", "{} >= {}": ">="}
@@ -92,6 +92,12 @@ class Condition:
             case Condition("column", _, name), Condition("a number", _, number) if self.form in _BOUNDS:
                 return name, _BOUNDS[self.form], float(number)
         return None
+
+    @property
+    def not_null(self) -> str:
+        """The column of which it asks no more than a value; empty where it asks something else."""
+        is_lone = self.form == _FORMS["OPERATOR_IS_NOT_NULL"] and self.operands[0].form == "column"
+        return self.operands[0].value if is_lone else ""
 
 
 def _quoted(text: str, mark: str) -> str:
@@ -159,7 +165,7 @@ def _read(node: Mapping[str, Any], text: str) -> Condition:
                     return Condition(_LITERALS[kind], value=value)
         case {"class": "COMPARISON", "type": form, "left": left, "right": right} if form in _FORMS:
             if (left["class"], right["class"]) == ("CONSTANT", "COLUMN_REF"):  # the column comes first in a bound
-                return made(_TURNED.get(form, _FORMS[form]), right, left)
+                return made(_FORMS[_TURNED.get(form) or form], right, left)
             return made(_FORMS[form], left, right)
         case {"class": "BETWEEN", "input": value, "lower": lower, "upper": upper}:
             return made(_FORMS["COMPARE_BETWEEN"], value, lower, upper)

@@ -197,9 +197,8 @@ def _of_conditions(selection: Selection, rows: pa.Table) -> list[Verdict]:
     verdicts, conditions = list[Verdict](), selection.conditions
     for number, (condition, holds) in enumerate(zip(conditions, where.holds(conditions, rows), strict=True), start=1):
         reason = missing = f"not_where:{number}"
-        match condition:
-            case Condition("{} IS NOT NULL", (Condition("column", _, column),)):
-                reason = f"score_missing:{_in_reason(column)}"
+        if condition.not_null:
+            reason = f"score_missing:{_in_reason(condition.not_null)}"
         if condition.bound:
             column, sign, _ = condition.bound
             reason = f"{'score_below' if sign in ('>', '>=') else 'score_above'}:{_in_reason(column)}"

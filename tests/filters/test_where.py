@@ -74,6 +74,7 @@ def test_columns_of_any_name_are_told_apart(name: str) -> None:
 def test_what_a_part_of_a_condition_is_on() -> None:
     parts = where.parsed("0.28 <= a AND n IS NOT NULL AND (t IS NULL OR s = 'x') AND n < 3").parts
     assert [part.bound for part in parts] == [("a", ">=", 0.28), None, None, ("n", "<", 3.0)]
+    assert [part.not_null for part in parts] == ["", "n", "", ""]
     assert [part.columns() for part in parts] == [["a"], ["n"], ["t", "s"], ["n"]]
     assert [part.columns(but_of_nulls=True) for part in parts] == [["a"], [], ["s"], ["n"]]
     assert list(map(str, parts)) == ["a >= 0.28", "n IS NOT NULL", "(t IS NULL) OR (s = 'x')", "n < 3"]
