@@ -62,22 +62,29 @@ def ngrams_of(caption: str) -> list[str]:
 
 def ngram_hashes(caption: str) -> list[int]:
     """Hashes of `ngrams_of(caption)`, as the kernels of `words` make them: `explain` need not wait for these."""
-
-    def hash_of(word: str) -> int:
-        data, h = word.encode(), 0
-        for at in range(0, len(data), 8):
-            h = _mix(h ^ int.from_bytes(data[at : at + 8], "little"))
-        return h
-
-    hashes = list[int]()
-    for ngram in ngrams_of(caption):
-        first, space, second = ngram.partition(" ")
-        of_pair = hash_of(first) * int(BIGRAM) % (1 << 64) ^ hash_of(second)
-        hashes.append(_mix(of_pair) if space else hash_of(first))
-    return hashes
+    return [hash_of_bigram(*ngram.split(" ")) if " " in ngram else hash_of_word(ngram) for ngram in ngrams_of(caption)]
 
 
-def _mix(h: int) -> int:
+def hash_of_word(word: str) -> int:
+    """64-bit hash of a folded word; any two words of up to 8 bytes differ."""
+    h = 0
+    for block in blocks(word.encode()):
+        h = mix(h ^ block)
+    return h
+
+
+def hash_of_bigram(first: str, second: str) -> int:
+    """64-bit hash of two neighbouring folded words; their order counts."""
+    return mix(hash_of_word(first) * int(BIGRAM) % (1 << 64) ^ hash_of_word(second))
+
+
+def blocks(text: bytes) -> list[int]:
+    """Numbers of 8 bytes each, the first byte in the low bits; the last of fewer."""
+    return [int.from_bytes(text[at : at + 8], "little") for at in range(0, len(text), 8)]
+
+
+def mix(h: int) -> int:
+    """64 bits, each of which depends on all of `h`."""
     h = (h ^ h >> 30) * int(MIX_1) % (1 << 64)
     h = (h ^ h >> 27) * int(MIX_2) % (1 << 64)
     return h ^ h >> 31

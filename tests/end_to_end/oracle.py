@@ -19,9 +19,10 @@ import tomli_w
 from altalign.cli import main
 from altalign.data.reasons import CURATED, KEPT, REASONS, DropReason, Stage
 from altalign.filters.identity import image_hash
+from altalign.filters.one_caption import hash_of_bigram, hash_of_word
 from altalign.settings.curate import TextSettings
 from tests.end_to_end.inputs import Part, Picture
-from tests.filters.plain_words import hash_of_bigram, hash_of_text, hash_of_word
+from tests.filters.plain_words import hash_of_text
 from tests.reference.curation import Curation, ImageFacts, Outcome, Settings, Tables
 from tests.support.curations import rows_in, summary
 

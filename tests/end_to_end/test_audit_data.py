@@ -19,12 +19,12 @@ from PIL import Image
 from altalign.data.reasons import CURATED, KEPT, Stage
 from altalign.filters import thumbnails
 from altalign.filters.identity import image_hash
-from altalign.filters.one_caption import folded
+from altalign.filters.one_caption import folded, hash_of_bigram, hash_of_word
 from altalign.pipelines.figures import image_figures, text_figures
 from tests.end_to_end.inputs import Part, placed, write_parts
 from tests.end_to_end.oracle import curate, read_dropped, read_sidecars
 from tests.end_to_end.test_tables_against_duckdb import repeated_words
-from tests.filters.plain_words import hash_of_bigram, hash_of_text, hash_of_word
+from tests.filters.plain_words import hash_of_text
 from tests.reference.curation import Settings, tables
 from tests.support.curations import Finished
 

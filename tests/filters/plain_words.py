@@ -12,7 +12,7 @@ from functools import cache
 import unicodedata2
 from fontTools.unicodedata import script
 
-from altalign.filters.one_caption import BIGRAM, MIX_1, MIX_2, folded
+from altalign.filters.one_caption import blocks, folded, mix
 from altalign.filters.word_kernels import STEP_1, STEP_2
 from tools.make_unicode_data import simple_lower_case
 
@@ -52,37 +52,11 @@ def class_of(character: str) -> str:
     return {"Lm": "l", "Pc": "C"}.get(category) or (category[0] if category[0] in "LNM" else ".")
 
 
-# Hashes of version 1 --------------------------------------------------------------------------------------------------
-
-
-def hash_of_word(word: str) -> int:
-    """64-bit hash of a folded word; any two words of up to 8 bytes differ."""
-    h = 0
-    for block in _blocks(word.encode()):
-        h = _mix(h ^ block)
-    return h
-
-
-def hash_of_bigram(first: str, second: str) -> int:
-    """64-bit hash of two neighbouring folded words; their order counts."""
-    return _mix(hash_of_word(first) * int(BIGRAM) & UINT64 ^ hash_of_word(second))
-
-
 def hash_of_text(caption: str) -> int:
     """Hash of a caption after folding, as in `Scan.texts`."""
     text = folded(caption).encode()
     lanes = [int(STEP_1), int(STEP_2)]
-    for i, block in enumerate(_blocks(text.ljust(len(text) // 16 * 16 + 16, b"\0"))):
+    for i, block in enumerate(blocks(text.ljust(len(text) // 16 * 16 + 16, b"\0"))):
         lane = lanes[i % 2] + block * int(STEP_2) & UINT64
         lanes[i % 2] = (lane << 31 | lane >> 33) * int(STEP_1) & UINT64
-    return _mix(_mix(lanes[0] + len(text) & UINT64) ^ lanes[1])
-
-
-def _blocks(text: bytes) -> list[int]:
-    return [int.from_bytes(text[i : i + 8], "little") for i in range(0, len(text), 8)]
-
-
-def _mix(h: int) -> int:
-    h = (h ^ h >> 30) * int(MIX_1) & UINT64
-    h = (h ^ h >> 27) * int(MIX_2) & UINT64
-    return h ^ h >> 31
+    return mix(mix(lanes[0] + len(text) & UINT64) ^ lanes[1])

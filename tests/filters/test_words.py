@@ -11,7 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from altalign.filters import one_caption, words
-from tests.filters.plain_words import hash_of_bigram, hash_of_text, hash_of_word, plain_words
+from altalign.filters.one_caption import hash_of_bigram, hash_of_word
+from tests.filters.plain_words import hash_of_text, plain_words
 from tests.golden import caption_cases
 from tests.reference import captions as reference
 from tests.shared_data import SHARED, needs_shared

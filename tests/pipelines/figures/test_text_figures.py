@@ -196,7 +196,7 @@ CAPTIONS = st.lists(
 )
 def test_the_first_string_of_each_sought_hash_is_kept(captions: list[str], ngrams: set[str], counts: list[int]) -> None:
     hashes = {
-        (plain_words.hash_of_bigram(*ngram.split()) if " " in ngram else plain_words.hash_of_word(ngram)): ngram
+        (one_caption.hash_of_bigram(*ngram.split()) if " " in ngram else one_caption.hash_of_word(ngram)): ngram
         for ngram in ngrams
     }
     texts = sorted({plain_words.hash_of_text(caption) for caption in captions[::2]})
