@@ -17,10 +17,7 @@ from altalign.terminal import shown
 _MAGIC = b"ARROW1"  # of the form with a footer; streams have none
 _END = b"\xff\xff\xff\xff\0\0\0\0"  # of a stream
 _TIMES_AT_MOST = 1_000  # its file, of a compressed buffer: it says how long it is, and may lie
-_ERRORS = (
-    *(pa.ArrowNotImplementedError, pa.ArrowTypeError, pa.ArrowKeyError, pa.ArrowIndexError),
-    UnicodeDecodeError,
-)
+_ERRORS = (pa.ArrowNotImplementedError, pa.ArrowTypeError, pa.ArrowKeyError)  # and those of `readable`
 
 
 @contextmanager
