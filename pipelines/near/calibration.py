@@ -22,7 +22,7 @@ from altalign.data.stages import STAGES, own_files
 from altalign.dedup import copies, embed
 from altalign.dedup import thresholds as measures
 from altalign.dedup.buckets import IN_A_BUCKET
-from altalign.dedup.thresholds import SEARCHED_ABOVE, Comparisons, Line, short
+from altalign.dedup.thresholds import SEARCHED_ABOVE, Comparisons, Line, Share, short
 from altalign.errors import AltalignError, UnreadableError, UsageError
 from altalign.filters import pixels
 from altalign.machine import interrupts
@@ -188,27 +188,10 @@ def _measure(run: Run, request: CalibrationRequest) -> Findings:
     decoys = Search(vectors, sha256, mirrored[is_decoy], tests.sha256[is_decoy], threads).counted()
     strict = round(max(similar, SEARCHED_ABOVE), 4)
     true_pairs = measures.true_near_duplicates(pairs, decoys, similarity_above=strict)
-    try:
-        lines = [measures.fit(pairs.without(true_pairs))]
-    except ValueError as error:
-        raise AltalignError(f"{run.folder}: {error} (a larger run, or more test images)") from error
-    with suppress(ValueError):  # of too few decoys
-        lines.append(measures.fit(decoys))
     views, budget = 1 + settings.mirrored, request.false_positives
-    try:
-        above = measures.smallest_threshold(lines, comparisons=len(tests.numbers) * views, budget=budget)
-    except ValueError as error:
-        raise UsageError(f"--false-positives {budget:g}: {error}") from error
-    calibration = replace(calibration, similarity_above=above)
-
-    # Copies against their originals, by original, then by transform.
-    bucket = IN_A_BUCKET if settings.require_bucket else 0
-    of_copies = calibration.vectors_or_zeros(of_measured.reshape(-1, embedder.dimensions))
-    of_mirrors = of_copies.reshape(len(measured), len(TRANSFORMS), -1)[:, TRANSFORMS.index(MIRRORED)]
-    originals = [np.repeat(view, len(TRANSFORMS), axis=0) for view in (vectors[measured], of_mirrors)[:views]]
-    cosines = measures.of_best_view(of_copies, originals, centroids, at_least=bucket)
-    recall = measures.recall_by_transform([*TRANSFORMS] * len(measured), cosines, similarity_above=above)
-    by_recall = sorted(recall.items(), key=lambda entry: entry[1].value)  # the worst first
+    lines, above = _threshold(run, pairs.without(true_pairs), decoys, len(tests.numbers) * views, budget)
+    calibration, bucket = replace(calibration, similarity_above=above), IN_A_BUCKET if settings.require_bucket else 0
+    by_recall = _recall(calibration, vectors[measured], of_measured, views, bucket)
     rates = [float(line.rates(above)) for line in lines]  # what is expected is not below what decoys say
     labelled = None
     if request.pairs:
@@ -233,6 +216,38 @@ def _measure(run: Run, request: CalibrationRequest) -> Findings:
         "labelled_pairs": labelled,
     }
     return Findings(calibration, facts, _looked_at(run, search, pool, tests, pairs, above))
+
+
+def _threshold(
+    run: Run, unrelated: Comparisons, decoys: Comparisons, comparisons: int, budget: float
+) -> tuple[list[Line], float]:
+    """The lines through the rates of false positives, of the pool and of decoys, and the threshold that they give."""
+    try:
+        lines = [measures.fit(unrelated)]
+    except ValueError as error:
+        raise AltalignError(f"{run.folder}: {error} (a larger run, or more test images)") from error
+    with suppress(ValueError):  # of too few decoys
+        lines.append(measures.fit(decoys))
+    try:
+        return lines, measures.smallest_threshold(lines, comparisons=comparisons, budget=budget)
+    except ValueError as error:
+        raise UsageError(f"--false-positives {budget:g}: {error}") from error
+
+
+def _recall(
+    calibration: Calibration, originals: np.ndarray, features: np.ndarray, views: int, bucket: int
+) -> list[tuple[str, Share]]:
+    """The share of copies that is found, by transform, the worst first.
+
+    `originals` are vectors int16[n, d]; `features` are those of their copies, int16[n, transforms, d].
+    """
+    of_copies = calibration.vectors_or_zeros(features.reshape(-1, features.shape[-1]))
+    of_mirrors = of_copies.reshape(len(originals), len(TRANSFORMS), -1)[:, TRANSFORMS.index(MIRRORED)]
+    of_views = [np.repeat(view, len(TRANSFORMS), axis=0) for view in (originals, of_mirrors)[:views]]
+    cosines = measures.of_best_view(of_copies, of_views, calibration.centroids, at_least=bucket)
+    above = calibration.similarity_above
+    recall = measures.recall_by_transform([*TRANSFORMS] * len(originals), cosines, similarity_above=above)
+    return sorted(recall.items(), key=lambda entry: entry[1].value)
 
 
 def _of_rate(counted: Comparisons, above: float, line: Line | None) -> dict[str, object]:

@@ -3,6 +3,7 @@
 import json
 from collections.abc import Iterator
 from contextlib import suppress
+from functools import partial
 
 from rich.console import Console
 from rich.table import Table
@@ -42,27 +43,14 @@ def print_plan(run: Run, out: Console, anew: str = "", requests: str = "") -> No
     `anew` is the stage that runs anew with all that follow, `requests` a sentence on images that are asked for again.
     """
 
-    def rows_in_place(file: InputFile) -> int | None:
-        """The rows of a table that is read in place; None for any other file, whose rows are not known yet."""
-        with suppress(UnreadableError):  # the run says what is wrong
-            if read.is_direct(file.path, run.config.input[file.input]):
-                return sum(parquet.row_groups(file.path))
-        return None
-
-    def is_empty(file: InputFile) -> bool:
-        """Whether nothing is in a file; of a larger one, or one that cannot be read, a run says so."""
-        if 0 < sizes[file.number] <= BYTES_LOOKED_AT and not file.part:
-            with suppress(UnreadableError):
-                stretches = read.read(file.path, run.config.input[file.input])
-                return not any(each.rows.num_rows or each.broken.num_rows or each.places for each in stretches)
-        return not sizes[file.number]
-
     def line(text: str) -> None:
         out.print(text, soft_wrap=True)
 
     sizes = [stamp.size for stamp in run.stamps()]
-    pool.name_empty_files(run, is_empty)
-    rows = list(storage.each(rows_in_place, run.files, place=next((file.path for file in run.files), "")))
+    pool.name_empty_files(run, lambda file: _is_empty(run, file, sizes[file.number]))
+    rows = list(
+        storage.each(partial(_rows_in_place, run), run.files, place=next((file.path for file in run.files), ""))
+    )
     changed = _not_defaults(run.config)
     line("settings that are not the defaults:" if changed else "but for inputs and folder, all are the defaults")
     for name, value in changed:
@@ -106,6 +94,23 @@ def print_plan(run: Run, out: Console, anew: str = "", requests: str = "") -> No
     available = "as much as the store gives" if free is None else f"{free / 1e9:,.1f} GB"
     images = " and the images" * of_web
     line(f"disk: about {needed / 1e9:,.2f} GB{images} in {shown(run.folder)}; free there: {available}")
+
+
+def _rows_in_place(run: Run, file: InputFile) -> int | None:
+    """The rows of a table that is read in place; None for any other file, whose rows are not known yet."""
+    with suppress(UnreadableError):  # the run says what is wrong
+        if read.is_direct(file.path, run.config.input[file.input]):
+            return sum(parquet.row_groups(file.path))
+    return None
+
+
+def _is_empty(run: Run, file: InputFile, size: int) -> bool:
+    """Whether nothing is in a file; of a larger one, or one that cannot be read, a run says so."""
+    if 0 < size <= BYTES_LOOKED_AT and not file.part:
+        with suppress(UnreadableError):
+            stretches = read.read(file.path, run.config.input[file.input])
+            return not any(each.rows.num_rows or each.broken.num_rows or each.places for each in stretches)
+    return not size
 
 
 def _not_defaults(config: CurateConfig) -> list[tuple[str, object]]:
