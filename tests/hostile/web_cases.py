@@ -268,7 +268,7 @@ ARCHIVES = [
         "a record that ends in its head",
         lambda _: gzipped(b"WARC/1.0\r\nWARC-Type: resp"),
         dropped=BROKEN,
-        error="the file breaks off in the head of a record",
+        error="the file breaks off in a record",
     ),
     archive(
         "a version that is no number",
@@ -292,7 +292,7 @@ METADATA = [
     block("JSON cut in two", _envelope(a=[1, 2, 3])[:-4], error="Expecting value: line 1 column 27 (char 26)"),
     block("JSON nested 100,000 deep", b"[" * 100_000, error="nested too deeply"),
     block("JSON of 17 MiB", b'{"Envelope": "' + b"x" * (17 << 20) + b'"}', error="longer than 16 MiB"),
-    block("an envelope that is text", b'{"Envelope": "yes"}', error="Envelope is no object"),
+    block("an envelope that is text", b'{"Envelope": "yes"}', error="a part of the metadata is no object"),
     Case(
         "links with odd values",
         "wat",

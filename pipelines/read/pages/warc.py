@@ -236,7 +236,7 @@ def images_of_metadata(metadata: bytes) -> list[tuple[ImageElement, str]]:
         links, base = html.get("Links") or [], html.get("Head", {}).get("Base")
         page_url = envelope.get("WARC-Header-Metadata", {}).get("WARC-Target-URI")
     except AttributeError:
-        raise ValueError("the metadata is no object, or what is in it") from None
+        raise ValueError("a part of the metadata is no object") from None
     if str(status or 200) != "200" or not links:
         return []
     if not isinstance(links, list):
