@@ -117,7 +117,7 @@ def test_squeeze_and_excitation_is_timms(dtype: torch.dtype) -> None:
 
 
 def test_a_tower_learns_on_a_gpu_what_it_does_on_a_cpu() -> None:
-    settings = ImageTowerSettings(architecture="b0", depth=0.3, ghost_group=2)
+    settings = ImageTowerSettings(architecture="b0", width=0.25, depth=0.1, ghost_group=2)
     tower = ImageTower(settings).to(memory_format=torch.channels_last).train()
     images = (
         torch.randn(5, 3, 33, 33, generator=torch.Generator().manual_seed(3)) * 60 + 128
