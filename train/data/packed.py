@@ -21,7 +21,6 @@ from altalign.errors import UnreadableError, UsageError
 from altalign.eval.class_names import Classes
 from altalign.eval.sets import CaptionedImage, captioned_set, labelled_set
 from altalign.filters.image_headers import sniff
-from altalign.train.data.index import read_mark
 from altalign.train.settings.training import DataSettings, TrainConfig
 
 CLASSES = "classes.json"
@@ -114,7 +113,7 @@ def pack_classes(folder: str, config: TrainConfig, say: _Say) -> str:
 
 
 def _is_packed(folder: str, source: dict[str, Any]) -> bool:
-    return read_mark(storage.join(folder, "packed.json")).get("asked") == source
+    return storage.read_json(storage.join(folder, "packed.json")).get("asked") == source
 
 
 def _write(
