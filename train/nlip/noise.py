@@ -81,8 +81,7 @@ def of_trained(trained: Trained, ranks: Ranks, *, batch: int = 0) -> None:
             assert measured is not None
             out.print(_in_words(measured), soft_wrap=True)
             out.print(f"noise: {terminal.shown(place)}", soft_wrap=True)
-            of_all = Encoders(config, model, trained.tokenizer, ranks)
-            page.write(config, data, of_all, page.results(config, trained.step))
+            page.write(config, data, model, page.results(config, trained.step))
     ranks.wait()  # none leaves before the first is done
 
 

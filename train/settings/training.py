@@ -5,11 +5,11 @@ Numbers are of the ALIGN paper (sections 4 to 6) unless marked "ours".
 """
 
 from collections.abc import Mapping
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Literal, Self
 
-from pydantic import BeforeValidator, Field, model_validator
+from pydantic import Field, model_validator
 
-from altalign.settings.common import TAKE_IT_OUT, Removed, Settings, without_removed
+from altalign.settings.common import Settings
 from altalign.train.settings.data import ClassificationSettings, DataSettings, EvaluationSettings, TokenizerSettings
 from altalign.train.settings.nlip import CaptionerSettings, NoiseSettings, PhaseSettings, ReconstructionSettings
 from altalign.train.settings.types import (
@@ -34,41 +34,6 @@ Architecture = Literal[
     "b0", "b1", "b2", "b3", "b4", "b5", "b6", "b7", "l2",
     "vit_ti16", "vit_s16", "vit_s32", "vit_b16", "vit_b32", "vit_l16",
 ]  # fmt: skip
-
-# settings of earlier versions, which runs of them still name
-REMOVED: Removed = {
-    "data.same_image_once_a_batch": (False, 'write sampling = "distinct_images"'),
-    "data.scaled_decoding": (False, 'write decoding = "scaled"'),
-    "data.tars": ([], "write files"),
-    "data.tables": ([], "write files"),
-    "data.decode_on": ("workers", 'write decoding = "device"'),
-    "tokenizer.strip_accents": (False, "give a tokenizer.json that does so in file"),
-    "tokenizer.captions_at_most": (20_000_000, TAKE_IT_OUT),
-    "image_tower.batch_norm_epsilon": (1e-3, TAKE_IT_OUT),
-    "image_tower.drop_path": (0.0, TAKE_IT_OUT),
-    "loss.block": (2048, TAKE_IT_OUT),
-    "loss.temperature_at_least": (1e-6, "write temperature_range"),
-    "loss.temperature_at_most": (1e6, "write temperature_range"),
-    "noise.batch": (0, "give `altalign nlip noise --batch`, or [loop] global_batch"),
-    "captioner.prompt": ("a picture of", TAKE_IT_OUT),
-    "captioner.contrastive_text": ("caption", TAKE_IT_OUT),
-    "captioner.text_feature": ("encoder", TAKE_IT_OUT),
-    "captioner.decoding": ("beam", TAKE_IT_OUT),
-    "captioner.nucleus": (0.9, TAKE_IT_OUT),
-    "captioner.words_at_least": (5, TAKE_IT_OUT),
-    "optimizer.momentum": (0.9, "write beta1, which SGD and LARS read as their momentum"),
-    "optimizer.clip_norm": (0.0, TAKE_IT_OUT),
-    "schedule.factor": (0.2, TAKE_IT_OUT),
-    "evaluation.batch": (256, TAKE_IT_OUT),
-    "sweep.runs": (3, TAKE_IT_OUT),
-    "sweep.seed": (0, "write seed in [run]"),
-    "loop.memory_bytes": (0, "give a number of pairs in chunk"),
-    "loop.search_convolutions": (True, TAKE_IT_OUT),
-    "loop.activation_checkpointing": (False, 'write recompute = "all"'),
-    "loop.checkpointed_stages": (0, 'write recompute = "large"'),
-    "loop.compile": (False, 'write speed = "compiled"'),
-    "loop.cuda_graphs": (False, 'write speed = "recorded"'),
-}
 
 
 class RunSettings(Settings):
@@ -255,10 +220,8 @@ class LoopSettings(Settings):
 
     global_batch: Annotated[BatchSize, Field(ge=2)] = 16_384
     """Pairs of a step over all devices (section 5)."""
-    chunk: Annotated[Whole, BeforeValidator(lambda chunk: 0 if chunk == "auto" else chunk)] = 512
-    """Pairs in a device's towers at a time; a larger step runs them twice, for the same gradient. `0`: the whole
-    batch; `"auto"`: its half, quarter and so on that fits 90 % of a GPU's memory.
-    """
+    chunk: Positive = 512
+    """Pairs in a device's towers at a time; a larger step runs them twice, for the same gradient."""
     device: Device = "auto"
     """`auto`: a GPU where there is one."""
     precision: Precision = "bfloat16"
@@ -313,11 +276,6 @@ class TrainConfig(Settings):
         """What linear scaling multiplies the learning rate with."""
         return self.loop.global_batch / (self.schedule.reference_batch or self.loop.global_batch)
 
-    @model_validator(mode="before")
-    @classmethod
-    def _of_this_version(cls, values: Any) -> Any:
-        return without_removed(values, REMOVED) if isinstance(values, Mapping) else values
-
     @model_validator(mode="after")
     def _data_agree(self) -> Self:
         data, evaluation, chosen = self.data, self.evaluation, self.classification
@@ -335,8 +293,6 @@ class TrainConfig(Settings):
             )
         if bool(chosen.train) != bool(chosen.test):
             raise ValueError("[classification] has train or test, and not both; give the other")
-        if chosen.train and not self.loop.chunk:
-            raise ValueError('[loop] chunk = "auto" with [classification] train: give a number of images')
         if chosen.train and (self.image_tower.token_drop or evaluation.retrieval):
             raise ValueError(
                 "[classification] train, and [image_tower] token_drop or [[evaluation.retrieval]], which are of "
@@ -355,11 +311,6 @@ class TrainConfig(Settings):
                 ("[evaluation] crop_px", self.evaluation.crop_px, *patch),
                 ("[image_tower] positions_px", tower.positions_px, *patch),
             ]
-        elif not chunk and tower.batch_norm in ("local", "sync"):
-            raise ValueError(
-                f'[loop] chunk = "auto", and [image_tower] batch_norm = "{tower.batch_norm}" takes the statistics of '
-                "chunks: what is learned would depend on memory; give a number"
-            )
         if tower.has_groups and chunk < self.loop.global_batch:
             multiples.append(("[loop] chunk", chunk, "[image_tower] ghost_group", tower.ghost_group))
         if loss.mixup:
@@ -387,7 +338,6 @@ class TrainConfig(Settings):
             refused['speed = "recorded"'] = {
                 f'recompute = "{loop.recompute}"': loop.recompute != "none",
                 "sharded = true": loop.sharded,
-                'chunk = "auto"': not loop.chunk,
                 "[image_tower] frozen = true": tower.frozen,
                 '[image_tower] batch_norm = "sync"': not tower.is_vit and tower.batch_norm == "sync",
             }
