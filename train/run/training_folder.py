@@ -127,8 +127,7 @@ def _check_same(config: TrainConfig, before: Mapping[str, object]) -> None:
     """Raise UsageError where a run began with other settings, naming the first."""
     if changed := _changed(config, before):
         name, (old, new) = next(iter(changed.items()))
-        more = f" (and {len(changed) - 1} more)" if len(changed) > 1 else ""
-        why = f"this run has {name} = {old!r}, not {new!r}{more}"
+        why = f"this run has {name} = {old!r}, not {new!r}"
         raise UsageError(f"{config.run.folder}: {why}; give it as it was, or choose another [run] folder")
 
 
