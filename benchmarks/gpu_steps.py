@@ -5,7 +5,6 @@
 
 import argparse
 import gc
-import math
 import statistics
 import sys
 import time
@@ -16,17 +15,14 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch.utils.flop_counter import FlopCounterMode
 
-from altalign.train.step import learner
+from altalign.train.step import flops, learner
 from benchmarks.report import target, write
 from benchmarks.train_contestants import PEERS, Contestant, Sizes, Way, open_clip, ours
 from benchmarks.train_gpu import BATCHES, absent
 
 WARM_UP = 3  # steps
 FLOPS_OF = 16  # pairs whose arithmetic is counted
-# dense bfloat16 operations a second, of the makers' data sheets
-PEAKS = {"H100": 989e12, "H200": 989e12, "B200": 2250e12, "A100": 312e12}
 PX, VIT_PX, EMBEDDINGS = 289, 224, 640
 TIMES_AT_LEAST = {"open_clip": 1.2, "AlignModel": 1.5}
 GOALS = {"b3-mini": 2_500, "b5-base": 1_100, "b7-base": 650, "l2-large": 150, "vit_b16-base": 2_000}  # pairs/s, a H200
@@ -139,7 +135,7 @@ class Device:
     def __init__(self, name: str) -> None:
         self.name, self.is_gpu = name, name == "cuda"
         self.model = torch.cuda.get_device_name() if self.is_gpu else "CPU"
-        self.peak_flops = next((most for part, most in PEAKS.items() if part in self.model), None)
+        self.peak_flops = flops.peak_of(self.model)  # dense bfloat16 operations a second, where they are known
 
     def prepare(self) -> None:
         """Set the device up as `altalign train` does; the peers run on the same."""
@@ -195,18 +191,9 @@ def rate(steps: Sequence[Figures]) -> float:
 def _flops(sizes: Sizes, device: Device) -> float:
     """Convolutions and products of matrices of a pair's forward and backward through the towers, as torch counts."""
     contestant = ours(sizes, Way(device.name, "bfloat16"), FLOPS_OF)
-    mapping = {torch.ops.aten.convolution_backward: _of_convolution_backward}
-    with FlopCounterMode(display=False, custom_mapping=mapping) as counted:
+    with flops.counter() as counted:
         contestant.step()
     return counted.get_total_flops() / FLOPS_OF
-
-
-def _of_convolution_backward(
-    gradient: Sequence[int], _images: Sequence[int], weights: Sequence[int], *rest: Sequence[bool], **_: object
-) -> int:
-    """As many for the input's gradient as for the weights', which torch takes for those of a dense convolution."""
-    forward = 2 * gradient[0] * math.prod(gradient[2:]) * math.prod(weights)
-    return forward * sum(rest[-1][:2])
 
 
 def _write(

@@ -1,5 +1,7 @@
 """The training loop, top to bottom."""
 
+import gc
+import math
 import os
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -15,7 +17,8 @@ from altalign.errors import DamagedError, UsageError
 from altalign.machine import interrupts
 from altalign.machine.cores import cores
 from altalign.train import evaluation
-from altalign.train.data import loader
+from altalign.train.data import loader, on_device
+from altalign.train.data.batches import Batch
 from altalign.train.data.packed import ClassNumbers
 from altalign.train.data.training_data import TrainingData, check_there, prepared
 from altalign.train.exchange.encoders import Encoders
@@ -27,9 +30,11 @@ from altalign.train.run.checkpoints import Kept
 from altalign.train.run.ranks import WAIT, Ranks, joined, share
 from altalign.train.run.sharded_tensors import Meeting
 from altalign.train.settings.training import OF_RUN, TrainConfig
+from altalign.train.step.flops import longest_captions
 from altalign.train.step.learner import ClassLearner, Learner, NotFiniteError, prepare
 
 _DECODERS = ("image_decoder.", "captioner.")  # what a run that goes on from another may have, and the other not
+OF_A_GPU = 0.9  # of its memory, that `chunk = "auto"` may take: images on their way, and gaps, have the rest
 
 
 def train(config: TrainConfig, *, data_changed: bool = False) -> int:
@@ -41,6 +46,7 @@ def train(config: TrainConfig, *, data_changed: bool = False) -> int:
     AltalignError: the loss is not finite, or shards cannot be read.
     """
     metrics.check_wandb(config)
+    on_device.check_installed(config.data)
     with joined(config.loop.device) as ranks, held(config, ranks):
         say = terminal.stderr().print if ranks.is_first else (lambda *_, **__: None)
         _check_shares(config, ranks)
@@ -48,6 +54,7 @@ def train(config: TrainConfig, *, data_changed: bool = False) -> int:
         threads = take_threads(config, ranks)
         data = prepared(config, ranks, say=say, data_changed=data_changed)
         size, encoders = data.tokenizer.vocabulary, None
+        config = with_chunk(config, ranks, vocabulary=size)
         if isinstance(data.tokenizer, ClassNumbers):
             learner = ClassLearner(config, classes=size, ranks=ranks)
             evaluated = evaluation.ClassEvaluation(config, learner.model, data.tokenizer, ranks)
@@ -59,7 +66,7 @@ def train(config: TrainConfig, *, data_changed: bool = False) -> int:
         if ranks.is_first:
             training_folder.begin(config, data.lineage, step=first, ranks=ranks.ranks, device=str(ranks.device))
         say(f"{report.about(config, data, learner.model, first)}; {threads}", soft_wrap=True)
-        with metrics.opened(config, ranks, first_step=first) as lines:
+        with metrics.opened(config, ranks, first_step=first, vocabulary=size) as lines:
             with interrupts.deferred() as signalled:
                 ranks.expect(timedelta(seconds=config.loop.timeout_s))
                 signal = _steps(config, data, learner, evaluated, first, ranks, lines, signalled)
@@ -132,6 +139,7 @@ def _steps(
             waited += time.monotonic() - idle
             if writing and writing.done():
                 writing.result()  # raises what has befallen it
+            ranks.noted(step)
             is_logged = step % loop.log_every == 0 or step == last
             try:
                 values = learner.step(step, batch, sources=list(data.samples.sources) if is_logged else [])
@@ -210,12 +218,10 @@ def _check_shares(config: TrainConfig, ranks: Ranks) -> None:
 
     And chunks of unequal size, where passes are recorded.
     """
-    size, tower, loss = config.loop.global_batch, config.image_tower, config.loss
-    groups = {"[image_tower] ghost_group": tower.ghost_group} if tower.has_groups else {}
-    groups |= {"[loss] mixup_group": loss.mixup_group} if loss.mixup else {}
+    size = config.loop.global_batch
     shares = {len(share(size, rank, ranks.ranks)) for rank in range(ranks.ranks)}
     shown = " and ".join(f"{pairs:,}" for pairs in sorted(shares))
-    for name, group in groups.items():
+    for name, group in _groups(config).items():
         if ranks.ranks > 1 and any(pairs % group for pairs in shares):
             raise UsageError(
                 f"[loop] global_batch = {size:,} gives {ranks.ranks} processes shares of {shown} pairs, no multiples "
@@ -227,6 +233,13 @@ def _check_shares(config: TrainConfig, ranks: Ranks) -> None:
             f'[loop] speed = "recorded" needs chunks of one size, and chunk = {chunk:,} does not divide the {shown} '
             "pairs of a process; give one that does"
         )
+
+
+def _groups(config: TrainConfig) -> dict[str, int]:
+    """Pairs of a group of batch norm and of mixup, by the setting."""
+    tower, loss = config.image_tower, config.loss
+    groups = {"[image_tower] ghost_group": tower.ghost_group} if tower.has_groups else {}
+    return groups | ({"[loss] mixup_group": loss.mixup_group} if loss.mixup else {})
 
 
 def take_threads(config: TrainConfig, ranks: Ranks) -> str:
@@ -258,3 +271,65 @@ def held(config: TrainConfig, ranks: Ranks) -> Iterator[None]:
         training_folder.open_run(config)
         ranks.wait()
         yield
+
+
+# The memory of a training, measured: a GPU takes one step of pairs that are as large as they may be ------------------
+
+
+def most_of_a_step(config: TrainConfig, device: torch.device, *, vocabulary: int) -> int:
+    """The most bytes that torch takes of a device in a step of two chunks, or of the global batch if that is less.
+
+    The pairs are random pixels, with captions as long as they may be. Raises torch.cuda.OutOfMemoryError: it does not
+    fit.
+    """
+    if device.type == "cuda":
+        torch.cuda.reset_peak_memory_stats(device)
+    learner = Learner(config, vocabulary=vocabulary, ranks=Ranks(0, 1, device))
+    pairs, side = min(2 * config.loop.chunk, config.loop.global_batch), config.data.crop_px
+    images = torch.randint(256, (pairs, side, side, 3), dtype=torch.uint8).permute(0, 3, 1, 2)
+    tokens, mask = longest_captions(pairs, config.tokenizer.tokens_at_most)
+    prompted = longest_captions(pairs, config.captioner.tokens_at_most) if learner.model.has_decoders else None
+    keys = [f"{number:032x}" for number in range(pairs)]
+    batch = Batch(keys, ["measured"] * pairs, [0] * pairs, images, tokens, mask, prompted)
+    learner.step(1, batch.to(device))
+    return metrics.most_memory(device)
+
+
+def with_chunk(config: TrainConfig, ranks: Ranks, *, vocabulary: int) -> TrainConfig:
+    """The same settings, with a number in the place of `chunk = "auto"`.
+
+    It is the first of the global batch, its half, its quarter and so on, with which a step fits into the GPU.
+
+    Raises UsageError: there is no GPU, there are several processes, or no chunk fits.
+    """
+    if config.loop.chunk:
+        return config
+    if ranks.device.type != "cuda" or ranks.ranks > 1:
+        raise UsageError(
+            '[loop] chunk = "auto" is measured by one process on a GPU; give a number of pairs, such as the one that '
+            "`altalign train --dry-run` finds there"
+        )
+    unit = unit_of(config)
+    units = math.ceil(config.loop.global_batch / unit)
+    while units:
+        chosen = config.model_copy(update={"loop": config.loop.model_copy(update={"chunk": units * unit})})
+        torch.cuda.set_per_process_memory_fraction(OF_A_GPU, ranks.device)
+        try:
+            most_of_a_step(chosen, ranks.device, vocabulary=vocabulary)
+        except torch.cuda.OutOfMemoryError:
+            units //= 2
+        else:
+            return chosen
+        finally:
+            gc.collect()
+            torch.cuda.empty_cache()
+            torch.cuda.set_per_process_memory_fraction(1.0, ranks.device)
+    raise UsageError(
+        f'[loop] chunk = "auto": a step with {unit} pairs at a time does not fit into this GPU; give '
+        'recompute = "all", smaller towers, or a larger GPU'
+    )
+
+
+def unit_of(config: TrainConfig) -> int:
+    """Chunks are multiples of this: of the groups of batch norm and of mixup."""
+    return math.lcm(*_groups(config).values())

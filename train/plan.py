@@ -1,14 +1,20 @@
 """`altalign train --dry-run`: prints what would be trained, on which data and how."""
 
+import os
+
 import torch
+from rich.table import Table
 
 from altalign import terminal
-from altalign.train.data import tokenizer
+from altalign.train import loop as trainer
+from altalign.train.data import on_device, tokenizer
 from altalign.train.data.runs import Runs
 from altalign.train.exchange import export
 from altalign.train.report import metrics
 from altalign.train.run import training_folder
+from altalign.train.run.ranks import Ranks, device_of
 from altalign.train.settings.training import TrainConfig
+from altalign.train.step import optimizers
 from altalign.train.step.learner import model_of
 
 MOMENTS = {"lamb": 2, "adamw": 2, "lars": 1, "sgd": 1}  # numbers that an optimiser keeps of each
@@ -20,6 +26,7 @@ def describe(config: TrainConfig) -> int:
     Raises UsageError: the run folder holds something else, or a curated run is not finished.
     """
     metrics.check_wandb(config)
+    on_device.check_installed(config.data)
     training_folder.check_folder(config)
     data, loop, out = config.data, config.loop, terminal.stdout()
     runs = Runs(data.runs, data)
@@ -37,8 +44,16 @@ def describe(config: TrainConfig) -> int:
 
     with torch.device("meta"):
         model = model_of(config, vocabulary=vocabulary)
-    numbers = sum(parameter.numel() for parameter in model.parameters())
-    moved = sum(parameter.numel() for parameter in model.parameters() if parameter.requires_grad)
+    optimizer, title = optimizers.make_optimizer(model, config.optimizer), config.optimizer.name
+    table = Table("part", "parameters", title=f"{title}, rate {config.schedule.peak * config.rate_scale:g}")
+    for name in ("numbers", "decay", "trust ratio", "rate"):
+        table.add_column(name, justify="right")
+    numbers, moved = sum(parameter.numel() for parameter in model.parameters()), 0
+    for group in optimizer.param_groups:  # which parameters decay, and whose step is scaled by their own norm
+        of_group = sum(parameter.numel() for parameter in group["params"])
+        moved += of_group
+        trust, decay, factor = "yes" if group["trust"] else "no", f"{group['weight_decay']:g}", f"x {group['factor']:g}"
+        table.add_row(group["part"], ", ".join(group["kinds"]), f"{of_group:,}", decay, trust, factor)
     kept = numbers + MOMENTS[config.optimizer.name] * moved
     size = f"a checkpoint has about {kept * 4 / 1e6:,.0f} MB"
     out.print(f"{numbers:,} parameters, embeddings of {model.width:,}; {size}", soft_wrap=True)
@@ -46,9 +61,22 @@ def describe(config: TrainConfig) -> int:
     out.print("can be exported to " + ", ".join(to for to, why in forms.items() if not why))
     for why in filter(None, forms.values()):
         out.print(f"- {why}", soft_wrap=True)
-    if not config.classification.train:
-        passes = "once" if loop.chunk >= batch else "twice"
-        chunk, memory = min(loop.chunk, batch), (kept + moved) * 4 / 1e6
-        out.print(f"{chunk:,} pairs of a device in its towers at a time, {passes} through them", soft_wrap=True)
-        out.print(f"{memory:,.1f} MB of weights, gradients and moments; the towers' activations come on top")
+    out.print(table)
+    if config.classification.train:
+        return 0
+
+    ranks = Ranks(0, int(os.environ.get("WORLD_SIZE", "1")), device_of(loop.device))
+    config = trainer.with_chunk(config, ranks, vocabulary=vocabulary)
+    chunk = min(config.loop.chunk, batch)
+    passes = "once" if chunk >= batch else "twice"
+    out.print(f"{chunk:,} pairs of a device in its towers at a time, {passes} through them", soft_wrap=True)
+    if ranks.device.type == "cuda":
+        most = trainer.most_of_a_step(config, ranks.device, vocabulary=vocabulary)
+        out.print(f"memory: {most / 1e9:,.2f} GB, measured by one step of this GPU", soft_wrap=True)
+    else:
+        out.print(
+            f"memory: {(kept + moved) * 4 / 1e6:,.1f} MB of weights, gradients and moments; what the towers need "
+            "beside them is measured on a GPU, which takes one step, and this is a CPU",
+            soft_wrap=True,
+        )
     return 0

@@ -42,7 +42,7 @@ def _pid_of_rank(launcher: int, rank: int) -> int:
 
 
 @pytest.mark.trained
-def test_a_rank_that_hangs_ends_the_others_once_the_time_is_up(
+def test_a_rank_that_hangs_is_named_by_the_others_once_the_time_is_up(
     running: "tuple[Path, subprocess.Popen[str], int]",
 ) -> None:
     _, process, second = running
@@ -55,6 +55,8 @@ def test_a_rank_that_hangs_ends_the_others_once_the_time_is_up(
             if "run it again, it continues" in line:
                 break
         assert "another process of this training has ended, or is not heard any more" in said
+        assert f"rank 1 ({os.uname().nodename}, process {second}, step " in said
+        assert "): it says nothing; look at what it said" in said
     finally:
         os.kill(second, signal.SIGKILL)
         process.communicate(timeout=WATCHDOG_S)

@@ -228,6 +228,20 @@ def test_a_training_by_scores_goes_on_as_it_began_and_not_with_other_scores(
 
 
 @pytest.mark.trained
+def test_where_the_device_decodes_a_run_goes_on_bit_for_bit_too(uninterrupted: Path, curated: Path) -> None:
+    config = written(curated, data={"decoding": "device"})
+    assert cli.main(["train", config]) == 0
+    whole = weights(curated)
+    for found, by_workers in zip(lines(curated), lines(uninterrupted), strict=True):
+        assert found["loss"] == pytest.approx(by_workers["loss"], rel=0.02)  # pixels differ by a level
+    for path in (curated / "trained" / "checkpoints").iterdir():
+        if path.name != "step-0000003":
+            shutil.rmtree(path)
+    assert cli.main(["train", config]) == 0
+    assert weights(curated) == whole
+
+
+@pytest.mark.trained
 def test_sigterm_saves_and_exits(uninterrupted: Path, curated: Path) -> None:
     config = written(curated, loop={"checkpoint_every": 1000}, schedule={"steps": 4000})
     process = started(["altalign", "train", config])
@@ -427,6 +441,7 @@ def test_a_dry_run_says_what_would_be_done_and_writes_nothing(
     said = capsys.readouterr().out
     assert "8 steps of 16 pairs" in said
     assert "can be exported to " in said
+    assert "image_tower" in said
     assert "MB of weights, gradients and moments" in said
     assert not (curated / "trained").exists()
 
@@ -462,6 +477,7 @@ def test_a_dry_run_says_what_would_be_done_and_writes_nothing(
             'speed = "recorded" with recompute = "large": they do not go together; give one of them',
         ),
         ({"loop": {"speed": "recorded", "sharded": True}}, 2, 'speed = "recorded" with sharded = true'),
+        ({"loop": {"speed": "recorded", "chunk": "auto"}}, 2, 'speed = "recorded" with chunk = "auto"'),
         (
             {"loop": {"speed": "recorded"}, "image_tower": {"frozen": True}},
             2,

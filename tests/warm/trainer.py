@@ -2,6 +2,9 @@
 
 import importlib
 
+from altalign.train.settings.training import TrainConfig
+from altalign.train.step import flops
+
 _LATE = (
     "altalign.cli",
     "altalign.train.nlip.phases",
@@ -12,9 +15,20 @@ _LATE = (
     "torch.distributed.run",
     "torch.utils.tensorboard",
 )
+_SMALL = {
+    "data": {"runs": ["any"], "crop_px": 32},
+    "image_tower": {"architecture": "b0", "width": 0.25, "depth": 0.25, "embedding_width": 16},
+    "text_tower": {"layers": 1, "width": 16, "heads": 2},
+}
 
 
 def warm() -> None:
-    """Import what trainings import late."""
+    """Import what trainings import late, and count operations as they do.
+
+    Forward alone: torch trains in no fork of a process that has gone backward.
+    """
     for name in _LATE:
         importlib.import_module(name)
+    config = TrainConfig.model_validate(_SMALL)
+    with flops.without_memory(config, vocabulary=50) as model, flops.counter():
+        flops.encoded(config, model, 2)

@@ -5,11 +5,14 @@ taken, at random with half of them flipped, or from the middle. Pixels are uprig
 """
 
 import math
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import torch
+from PIL import ImageFile
 
 from altalign.filters import image_headers, pixels
 from altalign.filters.readable import DECODER_ERRORS
@@ -46,56 +49,65 @@ def training_pixels(data: bytes, settings: DataSettings, *, seed: int, epoch: in
 
     With scaled decoding a large JPEG is scaled in the DCT, so far that the crop still has as many pixels as it gets.
     """
-    resize_px, crop_px = settings.resize_px, settings.crop_px
+    resize_px, crop_px, area = settings.resize_px, settings.crop_px, settings.crop_area_at_least
     left, top, is_flipped = chosen(resize_px - crop_px + 1, seed=seed, epoch=epoch, key=key)
-    if not (settings.crop_area_at_least or settings.auto_augment):
-        cropped = _crop(data, settings, left, top)
-        return cropped.flip(2) if settings.flip and is_flipped else cropped
-    from torchvision.transforms import v2  # a second, which only those wait for that use it
-
-    # whose random numbers are those of torch's own generator
-    with torch.random.fork_rng(devices=[]):
-        torch.default_generator.manual_seed(int(of_visit(seed, epoch, key, _TORCHVISION)[0]))
-        by_area = settings.crop_area_at_least
-        cropped = _area(data, settings, v2) if by_area else _crop(data, settings, left, top)
+    with of_torchvision(seed, epoch, key) if area or settings.auto_augment else nullcontext() as transforms:
+        if transforms and area:
+            cropped = _area(data, settings, transforms)
+        else:
+            image = decode(data, short_side_px=resize_px if settings.decoding == "scaled" else pixels.FULL_SIZE_PX)
+            cropped = resize(image, resize_px)[:, top : top + crop_px, left : left + crop_px]
         cropped = cropped.flip(2) if settings.flip and is_flipped else cropped
-        return v2.AutoAugment()(cropped) if settings.auto_augment else cropped
-
-
-def _crop(data: bytes, settings: DataSettings, left: int, top: int) -> torch.Tensor:
-    """ALIGN's: of the whole image, resized to a square, the part that begins at a place."""
-    resize_px, crop_px = settings.resize_px, settings.crop_px
-    image = decode(data, short_side_px=resize_px if settings.decoding == "scaled" else pixels.FULL_SIZE_PX)
-    return resize(image, resize_px)[:, top : top + crop_px, left : left + crop_px]
+        return transforms.AutoAugment()(cropped) if transforms and settings.auto_augment else cropped
 
 
 def _area(data: bytes, settings: DataSettings, transforms: Any) -> torch.Tensor:
     """A part of the image by its area, resized to a square: torchvision's RandomResizedCrop."""
-    crop_px, image, sides = settings.crop_px, None, None
-    if settings.decoding == "scaled" and data.startswith(_JPEG):
-        with image_headers.STRICT_PILLOW:
-            try:
-                jpeg, width, height = image_headers.opened("jpeg", data)
-                turned = image_headers.orientation_of(jpeg) in _ON_THEIR_SIDE
-                sides = (width, height) if turned else (height, width)
-            except DECODER_ERRORS:
-                sides = None  # `decode` says why
-    if sides is None:
+    opened, crop_px = opened_jpeg(data) if settings.decoding == "scaled" else None, settings.crop_px
+    if opened is None:
         image = decode(data)
-        sides = image.shape[:2]
-    height, width = sides
-    scale = (settings.crop_area_at_least, 1.0)
-    area = transforms.RandomResizedCrop(crop_px, scale=scale, ratio=_ASPECT_RATIOS, antialias=True)
-    part = area.make_params([torch.empty(3, height, width, device="meta")])
-    if image is None:
+        height, width = image.shape[:2]
+        part = drawn_part(transforms, settings, height, width)
+    else:
+        jpeg, width, height = opened
+        with image_headers.STRICT_PILLOW:
+            if image_headers.orientation_of(jpeg) in _ON_THEIR_SIDE:
+                width, height = height, width
+        part = drawn_part(transforms, settings, height, width)
         needed = max(crop_px / part["height"], crop_px / part["width"])
         short_side_px = math.ceil(min(height, width) * needed) if needed < 1 else pixels.FULL_SIZE_PX
         image = decode(data, short_side_px=short_side_px)
     down, across = image.shape[0] / height, image.shape[1] / width
     top, left = round(part["top"] * down), round(part["left"] * across)
     after = round((part["top"] + part["height"]) * down), round((part["left"] + part["width"]) * across)
-    whole, sizes = torch.from_numpy(image.copy()).permute(2, 0, 1), (after[0] - top, after[1] - left)
-    return transforms.functional.resized_crop(whole, top, left, *sizes, [crop_px, crop_px], antialias=True)
+    whole, sides = torch.from_numpy(image.copy()).permute(2, 0, 1), (after[0] - top, after[1] - left)
+    return transforms.functional.resized_crop(whole, top, left, *sides, [crop_px, crop_px], antialias=True)
+
+
+def drawn_part(transforms: Any, settings: DataSettings, height: int, width: int) -> dict[str, int]:
+    """The part of an image of these sides that RandomResizedCrop draws: top, left, height and width."""
+    scale = (settings.crop_area_at_least, 1.0)
+    area = transforms.RandomResizedCrop(settings.crop_px, scale=scale, ratio=_ASPECT_RATIOS, antialias=True)
+    return area.make_params([torch.empty(3, height, width, device="meta")])
+
+
+def opened_jpeg(data: bytes) -> tuple[ImageFile.ImageFile, int, int] | None:
+    """A JPEG that is not decoded yet, its width and height as stored; None of others, and without a sound header."""
+    with image_headers.STRICT_PILLOW:
+        try:
+            return image_headers.opened("jpeg", data) if data.startswith(_JPEG) else None
+        except DECODER_ERRORS:
+            return None  # `decode` says why
+
+
+@contextmanager
+def of_torchvision(seed: int, epoch: int, key: str) -> Iterator[Any]:
+    """Torchvision's transforms, whose random numbers, of torch's own generator, are of seed, epoch and key for once."""
+    from torchvision.transforms import v2  # a second, which only those wait for that use it
+
+    with torch.random.fork_rng(devices=[]):
+        torch.default_generator.manual_seed(int(of_visit(seed, epoch, key, _TORCHVISION)[0]))
+        yield v2
 
 
 def evaluation_pixels(data: bytes, *, resize_px: int, crop_px: int, keep_aspect_ratio: bool = False) -> torch.Tensor:

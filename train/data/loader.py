@@ -13,7 +13,7 @@ import traceback
 import warnings
 from collections.abc import Callable, Generator, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from itertools import chain, count
 from multiprocessing.util import Finalize
 from typing import Any, NamedTuple
@@ -29,6 +29,7 @@ from altalign.machine import children, interrupts
 from altalign.train.data import augment, captions
 from altalign.train.data.batches import Batch, padded, widened
 from altalign.train.data.captions import Prompts, Swapped
+from altalign.train.data.on_device import Decoder, Undecoded, undecoded
 from altalign.train.data.order import Numbers, Order, Sampler
 from altalign.train.data.packed import ClassNumbers
 from altalign.train.data.samples import Samples, key_of
@@ -66,7 +67,12 @@ class _Piece(NamedTuple):
     is_last: bool  # of its batch, on this rank
 
 
-_Made = tuple[Batch, list[Undecodable]]  # of a piece
+class _Made(NamedTuple):
+    """What a worker made of a piece. Images that the device decodes are not in the batch, but here by their places."""
+
+    batch: Batch
+    undecodable: list[Undecodable]
+    undecoded: dict[int, Undecoded]
 
 
 def batches(
@@ -113,14 +119,20 @@ def batches(
 
     workers, parts = settings.workers, list[Batch]()
     made = _by_workers(maker, pieces(), workers, -(-local // size)) if workers else (maker[piece] for piece in pieces())
+    decoder = Decoder(device, settings.crop_px) if settings.decoding == "device" else None
     try:
         for piece, part in made:
+            if decoder is not None and isinstance(part, _Made):
+                try:
+                    part = part._replace(batch=decoder.completed(part.batch, part.undecoded))
+                except augment.UndecodableError:  # the piece is made again without it
+                    by_itself = replace(maker, settings=settings.model_copy(update={"decoding": "full"}))
+                    part = by_itself[piece][1]
             if isinstance(part, Exception):
                 raise part
-            batch, undecoded = part
-            for lost in undecoded:
+            for lost in part.undecodable:
                 undecodable(lost)
-            parts.append(batch)
+            parts.append(part.batch)
             if piece.is_last:
                 yield _joined(parts, pinned=device.type == "cuda")
                 parts = []
@@ -173,7 +185,7 @@ class _Maker(Dataset[Any]):
     swapped: Swapped | None
     prompts: Prompts | None
 
-    def __getitem__(self, piece: _Piece) -> tuple[_Piece, _Made | Exception]:
+    def __getitem__(self, piece: _Piece) -> "tuple[_Piece, _Made | Exception]":
         """A piece, or the error for the process that trains to raise."""
         try:
             return piece, self._made(piece)
@@ -188,7 +200,9 @@ class _Maker(Dataset[Any]):
         seen = [self._seen(piece, place, row, pair, lost) for place, (row, pair) in pairs]
         columns: Any = map(list, zip(*seen, strict=True))
         numbers, keys, texts, images = columns
-        pixels = torch.stack([image.permute(1, 2, 0) for image in images]).permute(0, 3, 1, 2)  # channels last
+        later = {place: image for place, image in enumerate(images) if isinstance(image, Undecoded)}
+        whole = [image.permute(1, 2, 0) for image in images if not isinstance(image, Undecoded)]
+        pixels = torch.stack(whole).permute(0, 3, 1, 2) if whole else torch.empty(0)  # channels last
         visits: Any = {"seed": self.seed, "epochs": piece.epochs.tolist(), "keys": keys}
         if self.swapped is not None:
             texts = self.swapped.swapped(texts, **visits)
@@ -199,11 +213,11 @@ class _Maker(Dataset[Any]):
             width = self.prompts.settings.tokens_at_most
             prompted = padded(self.prompts.masked(texts, self.tokenizer, **visits), width, width=width)
         sources = self.samples.sources_of(np.array(numbers, np.int64))
-        return Batch(keys, sources, visits["epochs"], pixels, tokens, mask, prompted), lost
+        return _Made(Batch(keys, sources, visits["epochs"], pixels, tokens, mask, prompted), lost, later)
 
     def _seen(
         self, piece: _Piece, place: int, row: np.void, pair: tuple[bytes, str], lost: list[Undecodable]
-    ) -> tuple[int, str, str, Tensor]:
+    ) -> tuple[int, str, str, Tensor | Undecoded]:
         """Number, key, caption and image of a pair of a piece, or of its first spare that decodes; adds those lost."""
         number, epoch, position = int(piece.pairs[place]), int(piece.epochs[place]), piece.first + place
         failed: list[tuple[str, str, str]] = []
@@ -211,7 +225,8 @@ class _Maker(Dataset[Any]):
             (data, caption), key = pair, key_of(row)
             visit: Any = {"seed": self.seed, "epoch": epoch, "key": key}
             try:
-                image = augment.training_pixels(data, self.settings, **visit)
+                image = undecoded(data, self.settings, **visit) if self.settings.decoding == "device" else None
+                image = augment.training_pixels(data, self.settings, **visit) if image is None else image
             except augment.UndecodableError as error:
                 failed.append((key, self.samples.shard_of(row), str(error)))
             else:

@@ -1,6 +1,7 @@
-"""What the towers are made with: parts in the place of others, and activations computed again."""
+"""What the towers are made with: parts in the place of others, activations computed again, and a CPU's own ways."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import partial
 from typing import Any, NamedTuple, Self
 
@@ -12,6 +13,7 @@ from altalign.train.run import weights
 from altalign.train.settings.training import ImageTowerSettings, TextTowerSettings
 
 EIGHT = 8  # of channels, 16 bytes of bfloat16, are read at once on a GPU
+_AS_A_GPU: list[bool] = []
 
 
 class Scales(NamedTuple):
@@ -67,14 +69,24 @@ def replace(module: nn.Module, kind: type[nn.Module], made: Callable[[Any], nn.M
             replace(child, kind, made)
 
 
-def is_on_cpu(tensor: torch.Tensor) -> bool:
-    """Whether what is computed with a tensor goes the CPU's way. Tests send a CPU's tensors the way of a GPU's."""
-    return tensor.device.type == "cpu"
-
-
 def compute_again(blocks: Iterable[nn.Module], *, enable: bool = True) -> None:
     """Have the activations of blocks computed again instead of kept, or not any longer. `passes` knows this form."""
     for block in blocks:
         block.__dict__.pop("forward", None)
         if enable:
             block.forward = partial(checkpoint, block.forward, use_reentrant=False)
+
+
+@contextmanager
+def as_a_gpu() -> Iterator[None]:
+    """Compute on a CPU as on a GPU, to count its operations."""
+    _AS_A_GPU.append(True)
+    try:
+        yield
+    finally:
+        _AS_A_GPU.pop()
+
+
+def is_on_cpu(tensor: torch.Tensor) -> bool:
+    """Whether what is computed with a tensor goes the CPU's way."""
+    return tensor.device.type == "cpu" and not _AS_A_GPU

@@ -24,6 +24,8 @@ from altalign.errors import AltalignError, check_package, one_line
 from altalign.train.run import object_store_sync, training_folder
 from altalign.train.run.ranks import Ranks
 from altalign.train.settings.training import TrainConfig
+from altalign.train.step import flops
+from altalign.train.step.flops import Work
 
 LINE_EVERY_S = 30.0
 _CPU = torch.device("cpu")
@@ -39,6 +41,7 @@ class Metrics:
         *,
         first_step: int,
         console: Console,
+        work: Work | None = None,
         device: torch.device = _CPU,
     ):
         from torch.utils.tensorboard import SummaryWriter  # a second, which --dry-run need not wait for
@@ -52,7 +55,7 @@ class Metrics:
         self._events = SummaryWriter(training_folder.local(config, "tensorboard"), purge_step=first_step + 1)
         self._wandb = _opened_wandb(config) if config.loop.wandb_project else None
         self._run, self._sent = config.run.folder, dict[str, storage.Stamp]()
-        self._console, self._device = console, device
+        self._console, self._work, self._device = console, work, device
         self._is_timed, self._printed_at = False, time.monotonic()
         self._time_from(first_step)
 
@@ -61,18 +64,15 @@ class Metrics:
         self._first_step = self._last_step = step
 
     def write(self, step: int, values: Mapping[str, float], *, waited_s: float = 0.0) -> None:
-        """A line of metrics after `step` steps, with pairs a second and the share of time waited."""
+        """A line of metrics after `step` steps, with pairs a second, arithmetic, and the share of time waited."""
         now = time.monotonic()
         line: dict[str, float] = {"step": step, "samples_seen": step * self._pairs, **values}
         if self._is_timed:
             passed = max(1e-9, now - self._last)
             speed = (step - self._last_step) * self._pairs / passed
             line |= {"samples_per_s": round(speed, 1), "data_wait": round(min(1.0, waited_s / passed), 4)}
-        if self._device.type == "cuda":  # tensors of CUDA graphs do not count as allocated
-            line["memory_bytes"] = torch.cuda.max_memory_reserved(self._device)
-        else:
-            unit = 1 if sys.platform == "darwin" else 1024
-            line["memory_bytes"] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
+            line |= self._work.at(speed) if self._work else {}
+        line["memory_bytes"] = most_memory(self._device)
         self._last, self._last_step = now, step
         self._append(line)
         self._print(line)
@@ -138,12 +138,16 @@ class Unwritten:
 
 
 @contextmanager
-def opened(config: TrainConfig, ranks: Ranks, *, first_step: int) -> Iterator[Metrics | Unwritten]:
+def opened(config: TrainConfig, ranks: Ranks, *, first_step: int, vocabulary: int) -> Iterator[Metrics | Unwritten]:
     """Metrics that are written out when the block ends; of rank 0 alone."""
     if not ranks.is_first:
         yield Unwritten()
         return
-    metrics = Metrics(config, first_step=first_step, console=terminal.stderr(), device=ranks.device)
+    work = None
+    if not config.classification.train:
+        name = torch.cuda.get_device_name(ranks.device) if ranks.device.type == "cuda" else ""
+        work = Work(flops.of_a_pair(config, vocabulary=vocabulary), ranks.ranks, flops.peak_of(name))
+    metrics = Metrics(config, first_step=first_step, console=terminal.stderr(), work=work, device=ranks.device)
     try:
         yield metrics
     except BaseException:
@@ -177,6 +181,13 @@ def _opened_wandb(config: TrainConfig) -> Any:
     except library.Error as error:
         advice = "or give WANDB_MODE=offline, and send the metrics later with `wandb sync`"
         raise AltalignError(f"[loop] wandb_project = {project!r}: {one_line(error).rstrip('.')}; {advice}") from None
+
+
+def most_memory(device: torch.device) -> int:
+    """The most bytes that torch has taken of a GPU; on a CPU those that this process has held."""
+    if device.type == "cuda":
+        return torch.cuda.max_memory_reserved(device)  # tensors of CUDA graphs do not count as allocated
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
 
 
 def read(path: str) -> list[dict[str, Any]]:

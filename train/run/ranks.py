@@ -1,21 +1,26 @@
 """The processes of a training run: which one this is, on which device, and what all of them have to agree on."""
 
 import os
+import socket
+import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 
 import torch
 from torch import distributed
 
 from altalign.errors import AltalignError, UsageError
+from altalign.machine import interrupts
 from altalign.train.settings.types import Device
 
 # A rank waits this long for the others, in the worst case while rank 0 trains a tokenizer and indexes billions of
 # pairs.
 WAIT = timedelta(hours=12)
+
+_TO_TELL_S, _ASK_AGAIN_S = 5.0, 0.05  # ranks that miss others tell each other within it
 
 _T = TypeVar("_T")
 
@@ -53,6 +58,11 @@ class Ranks:
         if self.ranks > 1:
             for_all = getattr(distributed, "set_timeout", None) or distributed.distributed_c10d._set_pg_timeout  # pyright: ignore[reportPrivateUsage, reportAttributeAccessIssue] - before torch 2.15
             for_all(wait)
+
+    def noted(self, step: int) -> None:
+        """Note where all ranks can read it that this one is at a step."""
+        if self.ranks > 1:
+            _note("at", self.rank, f"{_here()}, step {step:,}")
 
     def wait(self) -> None:
         """Wait until all ranks are here."""
@@ -119,16 +129,56 @@ def joined(device: Device) -> Iterator[Ranks]:
     if distributed.is_initialized():
         yield Ranks(distributed.get_rank(), ranks, chosen)
         return
+    rank = int(os.environ.get("RANK", "0"))
     try:
         distributed.init_process_group("nccl" if on_gpu else "gloo", timeout=WAIT, device_id=chosen if on_gpu else None)
-        yield Ranks(distributed.get_rank(), ranks, chosen)
+        rank = distributed.get_rank()
+        _note("at", rank, _here())
+        yield Ranks(rank, ranks, chosen)
         # not after an error: NCCL would wait there for the others, which wait for this one
         distributed.destroy_process_group()
-    except RuntimeError as error:
+    except BaseException as error:
         message = " ".join(str(error).split())
-        if not isinstance(error, distributed.DistError) and "gloo" not in message:  # gloo has no type of error for it
+        # gloo has no type of error for it
+        if not (isinstance(error, distributed.DistError) or (isinstance(error, RuntimeError) and "gloo" in message)):
+            _note("ended", rank, message or type(error).__name__)
             raise
-        raise AltalignError(
-            "another process of this training has ended, or is not heard any more "
-            f"({message.rpartition('] ')[2].partition('. ')[0]}); look at what it said; run it again, it continues"
-        ) from None
+        with interrupts.deferred():  # a launcher ends all when one has ended; what is known is printed before
+            lost = _lost(rank, ranks)
+        why = f"has ended, or is not heard any more ({message.rpartition('] ')[2].partition('. ')[0]}){lost}"
+        advice = "look at what it said; run it again, it continues"
+        raise AltalignError(f"another process of this training {why}; {advice}") from None
+
+
+# What ranks leave in the store that all have met at, which may be gone ------------------------------------------------
+
+
+def _here() -> str:
+    return f"{socket.gethostname()}, process {os.getpid()}"
+
+
+def _note(what: Literal["at", "ended"], rank: int, words: str) -> None:
+    with suppress(RuntimeError, ValueError):
+        distributed.distributed_c10d._get_default_store().set(f"altalign {what} {rank}", words)  # pyright: ignore[reportPrivateUsage] - no other name
+
+
+def _noted(what: Literal["at", "ended"], rank: int) -> str | None:
+    with suppress(RuntimeError, ValueError):
+        store = distributed.distributed_c10d._get_default_store()  # pyright: ignore[reportPrivateUsage] - no other name
+        if store.check([name := f"altalign {what} {rank}"]):
+            return store.get(name).decode()
+    return None
+
+
+def _lost(rank: int, ranks: int) -> str:
+    """Which ranks have said why they ended, and which have said nothing while the others missed them."""
+    _note("ended", rank, "")  # for no reason of its own
+    until, why = time.monotonic() + _TO_TELL_S, {rank: ""}
+    while len(why) < ranks and time.monotonic() < until:
+        for other in set(range(ranks)) - why.keys():
+            if (words := _noted("ended", other)) is not None:
+                why[other] = words
+        time.sleep(_ASK_AGAIN_S)
+    lost = [other for other in range(ranks) if why.get(other) != ""]
+    words = [f"rank {one} ({_noted('at', one) or 'never heard'}): {why.get(one, 'it says nothing')}" for one in lost]
+    return ": " + "; ".join(words) if words else ""

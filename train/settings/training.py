@@ -7,7 +7,7 @@ Numbers are of the ALIGN paper (sections 4 to 6) unless marked "ours".
 from collections.abc import Mapping
 from typing import Annotated, Literal, Self
 
-from pydantic import Field, model_validator
+from pydantic import BeforeValidator, Field, model_validator
 
 from altalign.settings.common import Settings
 from altalign.train.settings.data import ClassificationSettings, DataSettings, EvaluationSettings, TokenizerSettings
@@ -220,8 +220,10 @@ class LoopSettings(Settings):
 
     global_batch: Annotated[BatchSize, Field(ge=2)] = 16_384
     """Pairs of a step over all devices (section 5)."""
-    chunk: Positive = 512
-    """Pairs in a device's towers at a time; a larger step runs them twice, for the same gradient."""
+    chunk: Annotated[Whole, BeforeValidator(lambda chunk: 0 if chunk == "auto" else chunk)] = 512
+    """Pairs in a device's towers at a time; a larger step runs them twice, for the same gradient. `0`: the whole
+    batch; `"auto"`: its half, quarter and so on that fits 90 % of a GPU's memory.
+    """
     device: Device = "auto"
     """`auto`: a GPU where there is one."""
     precision: Precision = "bfloat16"
@@ -293,6 +295,8 @@ class TrainConfig(Settings):
             )
         if bool(chosen.train) != bool(chosen.test):
             raise ValueError("[classification] has train or test, and not both; give the other")
+        if chosen.train and not self.loop.chunk:
+            raise ValueError('[loop] chunk = "auto" with [classification] train: give a number of images')
         if chosen.train and (self.image_tower.token_drop or evaluation.retrieval):
             raise ValueError(
                 "[classification] train, and [image_tower] token_drop or [[evaluation.retrieval]], which are of "
@@ -311,6 +315,11 @@ class TrainConfig(Settings):
                 ("[evaluation] crop_px", self.evaluation.crop_px, *patch),
                 ("[image_tower] positions_px", tower.positions_px, *patch),
             ]
+        elif not chunk and tower.batch_norm in ("local", "sync"):
+            raise ValueError(
+                f'[loop] chunk = "auto", and [image_tower] batch_norm = "{tower.batch_norm}" takes the statistics of '
+                "chunks: what is learned would depend on memory; give a number"
+            )
         if tower.has_groups and chunk < self.loop.global_batch:
             multiples.append(("[loop] chunk", chunk, "[image_tower] ghost_group", tower.ghost_group))
         if loss.mixup:
@@ -338,6 +347,7 @@ class TrainConfig(Settings):
             refused['speed = "recorded"'] = {
                 f'recompute = "{loop.recompute}"': loop.recompute != "none",
                 "sharded = true": loop.sharded,
+                'chunk = "auto"': not loop.chunk,
                 "[image_tower] frozen = true": tower.frozen,
                 '[image_tower] batch_norm = "sync"': not tower.is_vit and tower.batch_norm == "sync",
             }

@@ -12,10 +12,9 @@ from torch import nn
 
 from altalign.train.model import gpu_kernels, normalise
 from altalign.train.model.batch_norm import apply_collected, collected, collecting
-from altalign.train.model.blocks import Scales
+from altalign.train.model.blocks import Scales, as_a_gpu, is_on_cpu
 from altalign.train.model.image_tower import ImageTower
 from altalign.train.settings.training import ImageTowerSettings
-from tests.train.ways import as_a_gpu
 
 EPSILON = 1e-3
 # images, of a group, channels, side: rows of a tile and more, one pixel, channels of one tile and of several
@@ -24,7 +23,7 @@ SHAPES = [(8, 4, 8, 9), (6, 3, 24, 5), (4, 4, 72, 17), (32, 16, 40, 1), (2, 2, 1
 
 @pytest.fixture(autouse=True)
 def _on_the_interpreter(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(normalise, "kernels_for", lambda images: None if normalise.is_on_cpu(images) else gpu_kernels)
+    monkeypatch.setattr(normalise, "kernels_for", lambda images: None if is_on_cpu(images) else gpu_kernels)
 
 
 def drawn(*shape: int, dtype: torch.dtype, seed: int = 0) -> torch.Tensor:

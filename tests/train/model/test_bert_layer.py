@@ -6,10 +6,10 @@ from contextlib import AbstractContextManager, nullcontext
 import pytest
 import torch
 
+from altalign.train.model.blocks import as_a_gpu
 from altalign.train.model.text_tower import TextTower
 from tests.train.model.test_text_tower import of_transformers, tower
 from tests.train.small_towers import captions
-from tests.train.ways import as_a_gpu
 
 TOLERANCE = {torch.float64: 1e-12, torch.float32: 1e-5}
 WAYS: dict[str, Callable[[], AbstractContextManager[None]]] = {"packed": nullcontext, "padded": as_a_gpu}

@@ -10,11 +10,11 @@ from timm.layers import BatchNormAct2d
 from torch import nn
 
 from altalign.errors import UsageError
+from altalign.train.model.blocks import as_a_gpu
 from altalign.train.model.dual_encoder import DualEncoder
 from altalign.train.settings.training import ImageTowerSettings, OptimizerSettings, TextTowerSettings
 from altalign.train.step import optimizers
 from altalign.train.step.optimizers import gradient_norm, make_optimizer
-from tests.train.ways import as_a_gpu
 
 Reference = Callable[..., np.ndarray]  # weights, gradients of each step, decay, trust -> weights
 STEPS = 20
