@@ -4,7 +4,7 @@ import gc
 import math
 import os
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing, contextmanager
 from datetime import timedelta
@@ -13,7 +13,7 @@ from socket import gethostname
 import torch
 
 from altalign import storage, terminal
-from altalign.errors import AltalignError, DamagedError, UsageError
+from altalign.errors import DamagedError, UsageError
 from altalign.machine import interrupts
 from altalign.machine.cores import cores
 from altalign.train import evaluation
@@ -32,11 +32,6 @@ from altalign.train.run.sharded_tensors import Meeting
 from altalign.train.settings.training import OF_RUN, TrainConfig
 from altalign.train.step.flops import longest_captions
 from altalign.train.step.learner import ClassLearner, Learner, NotFiniteError, prepare
-
-
-class DivergedError(AltalignError):
-    """A loss, or a gradient, is not finite."""
-
 
 _DECODERS = ("image_decoder.", "captioner.")  # what a run that goes on from another may have, and the other not
 OF_A_GPU = 0.9  # of its memory, that `chunk = "auto"` may take: images on their way, and gaps, have the rest
@@ -81,10 +76,18 @@ def train(config: TrainConfig, *, data_changed: bool = False) -> int:
                 if measured:
                     lines.evaluated(config.schedule.steps, measured)
                 if ranks.is_first:
-                    _end(config, measured)
+                    step = config.schedule.steps
+                    if measured:
+                        evaluation.report(config, measured, step=step)
+                    training_folder.end(config)
+                    if lost := len(loader.logged(training_folder.local(config))):
+                        words = f"{lost:,} times a pair could not be decoded and another took its place"
+                        terminal.stderr().print(f"{words}: see undecodable.jsonl", style="yellow")
+                    place = checkpoints.place_of(config.run.folder, step)
+                    terminal.stdout().print(f"trained: {terminal.shown(place)}", soft_wrap=True)
                 lines.published()
                 if encoders and ranks.is_first:
-                    report.write(config, data, encoders, measured)
+                    report.write(config, data, learner.model, measured)
                 ranks.wait()  # none leaves before the first is done
     if signal:
         raise interrupts.Interrupted(signal)
@@ -138,7 +141,16 @@ def _steps(
                 writing.result()  # raises what has befallen it
             ranks.noted(step)
             is_logged = step % loop.log_every == 0 or step == last
-            values = _stepped(config, learner, step, batch, ranks, list(data.samples.sources) if is_logged else [])
+            try:
+                values = learner.step(step, batch, sources=list(data.samples.sources) if is_logged else [])
+            except NotFiniteError as error:  # on all ranks: each writes the keys of its pairs, to find the cause
+                place = training_folder.path(config, "log", f"not-finite-step-{step}-rank-")
+                pairs = {"step": step, "keys": batch.keys, "sources": batch.sources}
+                storage.write_json(f"{place}{ranks.rank}.json", pairs)
+                raise NotFiniteError(
+                    f"{error}; its pairs are in {place}*.json (a file a process); go on from an earlier checkpoint "
+                    "with a lower [schedule] peak, or a longer warm-up"
+                ) from None
             signal = ranks.any(signalled())
             if is_logged:
                 lines.write(step, values, waited_s=waited)
@@ -163,24 +175,6 @@ def _steps(
                 lines.evaluated(step, evaluated.of_model())
             idle = time.monotonic()
     return 0
-
-
-def _stepped(
-    config: TrainConfig, learner: Learner | ClassLearner, step: int, batch: Batch, ranks: Ranks, sources: Sequence[str]
-) -> dict[str, float]:
-    """One step. Where loss or gradient is not finite, each rank writes the keys of its pairs, to find the cause.
-
-    All say the same, and name a file of a rank whose embeddings are no numbers, where there is one.
-    """
-    try:
-        return learner.step(step, batch, sources=sources)
-    except NotFiniteError as error:
-        place = training_folder.path(config, "log", f"not-finite-step-{step}-rank-")
-        storage.write_json(f"{place}{ranks.rank}.json", {"step": step, "keys": batch.keys, "sources": batch.sources})
-        raise DivergedError(
-            f"{error}; its pairs are in {place}{(*error.ranks, ranks.rank)[0]}.json (a file a process); go on from an "
-            "earlier checkpoint with a lower [schedule] peak, or a longer warm-up"
-        ) from None
 
 
 def _restored(config: TrainConfig, data: TrainingData, learner: Learner | ClassLearner, ranks: Ranks) -> int:
@@ -217,19 +211,6 @@ def started(config: TrainConfig, learner: Learner | ClassLearner) -> None:
             f"[run] start: {run}: a run of another model or optimiser than these settings; give one of the same towers,"
             " tokenizer and [optimizer] name"
         ) from None
-
-
-def _end(config: TrainConfig, measured: evaluation.Metrics) -> None:
-    """Note that the last step is done, and print what it came to."""
-    step = config.schedule.steps
-    if measured:
-        evaluation.report(config, measured, step=step)
-    training_folder.end(config)
-    if lost := len(loader.logged(training_folder.local(config))):
-        words = f"{lost:,} times a pair could not be decoded and another took its place: see undecodable.jsonl"
-        terminal.stderr().print(words, style="yellow")
-    place = checkpoints.place_of(config.run.folder, step)
-    terminal.stdout().print(f"trained: {terminal.shown(place)}", soft_wrap=True)
 
 
 def _check_shares(config: TrainConfig, ranks: Ranks) -> None:

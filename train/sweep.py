@@ -7,8 +7,7 @@ stopped; when it is done, its settings and metrics stay, and its weights go.
 
 import os
 import statistics
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Sequence
 
 from rich.table import Table
 
@@ -19,24 +18,15 @@ from altalign.eval.sets import beside, classes_of_lists, lines_of
 from altalign.settings.common import dump
 from altalign.train import loop
 from altalign.train.run import training_folder
-from altalign.train.settings.sweep import Drawn, SweepConfig
+from altalign.train.settings.sweep import SweepConfig
 from altalign.train.settings.training import TrainConfig
+from altalign.train.step.learner import NotFiniteError
 
 RESULT = "sweep.json"
 RUNS = 3  # trainings of the chosen trial on all 1,000 examples (ALIGN, table 6)
 
 _CLASSES, _ALL = "classes.txt", "train1000.txt"
 _BULKY = ("checkpoints", "index", "packed", "tensorboard")  # of a training run that is done
-
-
-@dataclass(frozen=True)
-class Swept:
-    """What came of a task."""
-
-    trial: int  # the best one
-    settings: Drawn  # that were drawn for it
-    validation: Sequence[float | None]  # top-1 of all trials, None of those that diverged
-    test: Sequence[float]  # top-1 of each training on all examples
 
 
 def sweep(config: SweepConfig) -> int:
@@ -47,44 +37,62 @@ def sweep(config: SweepConfig) -> int:
     """
     if int(os.environ.get("WORLD_SIZE", "1")) > 1:
         raise UsageError("a sweep is one process; give several of them tasks of their own in [sweep] tasks")
-    tasks, folder = _tasks(config), config.run.folder
+    tasks, folder, seed, out = _tasks(config), config.run.folder, config.run.seed, terminal.stdout()
     storage.check(folder)
     own = {*linear_probe.TASKS, "config.toml", RESULT}  # the settings of each trial are compared when its turn comes
     if others := [name for name in storage.entries(folder) if name not in own and not storage.is_partial(name)]:
         raise UsageError(f"{folder}: not the folder of a sweep ({others[0]} is in it); choose another [run] folder")
+    planned = dict[str, list[TrainConfig]]()
     for task in tasks:
         lists, place = linear_probe.lists_of(storage.absolute(config.sweep.path), task), storage.join(folder, task)
         names = "".join(f"{name}\n" for name in classes_of_lists(lists).names)
         storage.write_bytes(storage.join(place, _CLASSES), names.encode())
         rows = "".join(f"{beside(path, file)} {label}\n" for path in lists[:2] for file, label in lines_of(path))
         storage.write_bytes(storage.join(place, _ALL), rows.encode())
-    seed, trials, planned = config.run.seed, range(config.sweep.trials), dict[str, list[TrainConfig]]()
-    for task in tasks:
+        trials = range(config.sweep.trials)
         planned[task] = [_training(config, task, trial, f"trial-{trial:03}", seed=seed) for trial in trials]
     settings = dump(config.model_dump(mode="json", exclude={"run": {"folder"}}))
     storage.write_bytes(training_folder.path(config, "config.toml"), settings.encode())
-    swept = dict[str, Swept]()
+    results, table = dict[str, dict[str, object]](), Table("task", "trial", "validation", "test", "deviation")
+    by_run: list[dict[str, float]] = [{} for _ in range(RUNS)]
     for number, (task, trainings) in enumerate(planned.items(), start=1):
         terminal.stderr().print(f"{task}, {number} of {len(planned)} tasks: {len(trainings)} trials", soft_wrap=True)
-        swept[task] = _swept(config, task, trainings)
-    result, of_tasks = training_folder.path(config, RESULT), {task: asdict(outcome) for task, outcome in swept.items()}
-    storage.write_json(result, {"tasks": of_tasks, "means": means(swept, RUNS)})
-    _show(swept, result)
+        validation = [_measured(training) for training in trainings]
+        chosen = best(validation)
+        if chosen is None:
+            raise AltalignError(f"{task}: all {len(trainings)} trials diverged; draw lower rates in [sweep.draws]")
+        test = list[float]()
+        for run, name in enumerate(f"best-{chosen:03}-seed-{seed + run}" for run in range(RUNS)):
+            top1 = _measured(_training(config, task, chosen, name, seed=seed + run, is_last=True))
+            if top1 is None:
+                raise AltalignError(f"{task}: trial {chosen:03} diverged on all examples; draw lower rates")
+            test.append(top1)
+            by_run[run][task] = top1
+        drawn = config.sweep.drawn(chosen, seed=seed)
+        results[task] = {"trial": chosen, "settings": drawn, "validation": validation, "test": test}
+        figures = f"{validation[chosen]:.1f}", f"{statistics.fmean(test):.1f}", f"{statistics.stdev(test):.2f}"
+        table.add_row(task, f"{chosen:03}", *figures)
+    of_runs = [{**linear_probe.means(tests), "mean_there": statistics.fmean(tests.values())} for tests in by_run]
+    columns = {name: [of_run[name] for of_run in of_runs] for name in of_runs[0]}
+    means = {
+        name: {"mean": statistics.fmean(values), "deviation": statistics.stdev(values)}
+        for name, values in columns.items()
+    }
+    storage.write_json(result := training_folder.path(config, RESULT), {"tasks": results, "means": means})
+    out.print(table)
+    for name, spread in means.items():
+        out.print(f"{name}: {spread['mean']:.2f}, deviation {spread['deviation']:.2f} of {RUNS} runs")
+    out.print(f"{len(results)} of {len(linear_probe.TASKS)} tasks; {terminal.shown(result)}", soft_wrap=True)
     return 0
 
 
 def describe(config: SweepConfig) -> int:
     """Print the trials; nothing is written."""
-    tasks, out, table = _tasks(config), terminal.stdout(), Table()
-    table.add_column("trial", justify="right")
+    tasks, out = _tasks(config), terminal.stdout()
     for trial in range(config.sweep.trials):
         drawn = config.sweep.drawn(trial, seed=config.run.seed)
-        values = {f"{section}.{name}": value for section, of in drawn.items() for name, value in of.items()}
-        if not trial:
-            for name in values:
-                table.add_column(name, overflow="fold", justify="right")
-        table.add_row(f"{trial:03}", *map(str, values.values()))
-    out.print(table)
+        values = (f"{section}.{name} = {value}" for section, of in drawn.items() for name, value in of.items())
+        out.print(f"{trial:03}: {', '.join(values)}", soft_wrap=True)
     trainings = len(tasks) * (config.sweep.trials + RUNS)
     out.print(f"{trainings:,} trainings of {len(tasks)} tasks: {', '.join(tasks)}", soft_wrap=True)
     return 0
@@ -96,19 +104,6 @@ def best(validation: Sequence[float | None]) -> int | None:
     return max(measured, key=lambda trial: (validation[trial], -trial), default=None)
 
 
-def means(swept: Mapping[str, Swept], runs: int) -> dict[str, dict[str, float]]:
-    """Mean and deviation over runs of the mean accuracy of each whole group, and of the tasks that are there."""
-    of_runs = [{task: outcome.test[run] for task, outcome in swept.items()} for run in range(runs)]
-    by_run = [{**linear_probe.means(tests), "mean_there": statistics.fmean(tests.values())} for tests in of_runs]
-    return {name: _spread([one[name] for one in by_run]) for name in by_run[0]}
-
-
-def _spread(values: Sequence[float]) -> dict[str, float]:
-    """Mean, and the standard deviation of a sample (0 of one value)."""
-    deviation = statistics.stdev(values) if len(values) > 1 else 0.0
-    return {"mean": statistics.fmean(values), "deviation": deviation}
-
-
 def _tasks(config: SweepConfig) -> list[str]:
     """The tasks that the settings name, or all."""
     existing = linear_probe.tasks_in(config.sweep.path)
@@ -116,20 +111,6 @@ def _tasks(config: SweepConfig) -> list[str]:
         names = ", ".join(existing)
         raise UsageError(f"[sweep] tasks: {missing[0]} is not in {config.sweep.path} (there are: {names}); give others")
     return [name for name in existing if not config.sweep.tasks or name in config.sweep.tasks]
-
-
-def _swept(config: SweepConfig, task: str, trials: Sequence[TrainConfig]) -> Swept:
-    validation = [_measured(trial) for trial in trials]
-    chosen = best(validation)
-    if chosen is None:
-        raise AltalignError(f"{task}: all {len(trials)} trials diverged; draw lower rates in [sweep.draws]")
-    test = list[float]()
-    for seed in range(config.run.seed, config.run.seed + RUNS):
-        top1 = _measured(_training(config, task, chosen, f"best-{chosen:03}-seed-{seed}", seed=seed, is_last=True))
-        if top1 is None:
-            raise AltalignError(f"{task}: trial {chosen:03} diverged on all examples; draw lower rates")
-        test.append(top1)
-    return Swept(chosen, config.sweep.drawn(chosen, seed=config.run.seed), validation, test)
 
 
 def _training(
@@ -161,7 +142,7 @@ def _measured(config: TrainConfig) -> float | None:
     if not has_diverged() and not training_folder.recorded(config).get("finished"):
         try:
             loop.train(config)
-        except loop.DivergedError as error:
+        except NotFiniteError as error:
             terminal.stderr().print(terminal.shown(str(error)), style="yellow", soft_wrap=True)
     for name in _BULKY:
         for place in {training_folder.path(config, name), training_folder.local(config, name)}:
@@ -170,19 +151,3 @@ def _measured(config: TrainConfig) -> float | None:
         return None
     metrics = training_folder.path(config, "eval", f"step-{config.schedule.steps:07}", "metrics.json")
     return float(storage.read_json(metrics)["classification/test"]["top1"])
-
-
-def _show(swept: Mapping[str, Swept], result: str) -> None:
-    table, out = Table("task"), terminal.stdout()
-    for name in ("trial", "validation", "test", "deviation"):
-        table.add_column(name, justify="right")
-    for task, outcome in swept.items():
-        spread = _spread(outcome.test)
-        row = f"{outcome.validation[outcome.trial]:.1f}", f"{spread['mean']:.1f}", f"{spread['deviation']:.2f}"
-        table.add_row(task, f"{outcome.trial:03}", *row)
-    out.print(table)
-    for name, spread in means(swept, RUNS).items():
-        out.print(f"{name}: {spread['mean']:.2f}, deviation {spread['deviation']:.2f} of {RUNS} runs")
-    if missing := [name for name in linear_probe.TASKS if name not in swept]:
-        out.print(f"not there: {', '.join(missing)}", style="yellow", soft_wrap=True)
-    out.print(f"{len(swept)} of {len(linear_probe.TASKS)} tasks; {terminal.shown(result)}", soft_wrap=True)

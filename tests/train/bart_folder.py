@@ -6,11 +6,11 @@ from pathlib import Path
 
 import torch
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
-from transformers import BartConfig, BartForConditionalGeneration
+from transformers import BartConfig, BartForConditionalGeneration, RobertaTokenizer
 
 
 def write_bart(folder: Path, captions: Sequence[str]) -> Path:
-    """Write config, random weights, vocab.json and merges.txt of these captions: 2 layers, width 32, 4 heads."""
+    """Write config, random weights and a tokenizer of these captions: 2 layers, width 32, 4 heads."""
     folder.mkdir(exist_ok=True)
     made = Tokenizer(models.BPE())
     made.pre_tokenizer, made.decoder = pre_tokenizers.ByteLevel(add_prefix_space=False), decoders.ByteLevel()
@@ -38,4 +38,5 @@ def write_bart(folder: Path, captions: Sequence[str]) -> Path:
         init_std=0.3,
     )
     BartForConditionalGeneration(config).save_pretrained(folder)
+    RobertaTokenizer.from_pretrained(str(folder)).save_pretrained(folder)  # tokenizer.json
     return folder

@@ -106,7 +106,7 @@ def test_a_word_that_is_no_number_stops_all_ranks_at_the_step_that_has_it_on_one
     shown = {line for line in said.splitlines() if line.startswith("altalign: step ")}
     assert len(shown) == 1, said  # each rank says the same
     assert "altalign: step 2: the loss is nan, at temperature " in min(shown)
-    assert f"; embeddings of rank 1 are no numbers; its pairs are in {log}/not-finite-step-2-rank-1.json" in min(shown)
+    assert f"; its pairs are in {log}/not-finite-step-2-rank-*.json" in min(shown)
     named = {path.name: json.loads(path.read_text())["keys"] for path in log.glob("not-finite-*")}
     assert sorted(named) == ["not-finite-step-2-rank-0.json", "not-finite-step-2-rank-1.json"]
     assert named["not-finite-step-2-rank-1.json"][-1] == of[row].key

@@ -210,7 +210,7 @@ def test_a_training_by_scores_goes_on_as_it_began_and_not_with_other_scores(
     write_score(run, "clean", clean, {"clean": pa.float32()})
     config = written(curated, data={"where": "clean <= 0.75", "weight_by": "clean"})
     assert cli.main(["train", config]) == 0
-    assert "pairs are left; left out are" in " ".join(capsys.readouterr().err.split())
+    assert "pairs are left by [data] where" in " ".join(capsys.readouterr().err.split())
     whole = weights(curated)
     for path in (curated / "trained" / "checkpoints").iterdir():
         if path.name != "step-0000003":
@@ -224,7 +224,7 @@ def test_a_training_by_scores_goes_on_as_it_began_and_not_with_other_scores(
     capsys.readouterr()
     assert cli.main(["train", config]) == 2
     said = " ".join(capsys.readouterr().err.split())
-    assert "the scores that [data] where or weight_by reads are not as this run began with" in said
+    assert "scores of the data is not as this run began with" in said
 
 
 @pytest.mark.trained
@@ -442,6 +442,7 @@ def test_a_dry_run_says_what_would_be_done_and_writes_nothing(
     assert "8 steps of 16 pairs" in said
     assert "can be exported to " in said
     assert "image_tower" in said
+    assert "MB of weights, gradients and moments" in said
     assert not (curated / "trained").exists()
 
 

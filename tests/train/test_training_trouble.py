@@ -147,15 +147,6 @@ def _odd_metrics(run: Path) -> None:
     (run / "metrics.jsonl").write_bytes(b'5\n{"a": 1}\n\xff\n' + (run / "metrics.jsonl").read_bytes())
 
 
-def _broken_index(run: Path) -> None:
-    (run / "index" / "index.json").write_text("{")
-
-
-def _short_index(run: Path) -> None:
-    path = run / "index" / "pairs-0.bin"
-    path.write_bytes(path.read_bytes()[:-48])
-
-
 @pytest.mark.parametrize(
     "trouble",
     [
@@ -165,8 +156,6 @@ def _short_index(run: Path) -> None:
         _broken_manifest,
         _file_of_a_partial_checkpoint,
         _odd_metrics,
-        _broken_index,
-        _short_index,
     ],
 )
 def test_a_run_goes_on_whatever_lies_in_its_folder(
@@ -207,7 +196,7 @@ def test_another_tokenizer_than_the_run_began_with_is_noticed(
     if not with_facts:
         (stopped / "run.json").unlink()
     assert cli.main(command(trained_once, stopped)) == 2
-    assert "tokenizer.json is not as this run began with" in capsys.readouterr().err
+    assert "tokenizer_sha256 of the data is not as this run began with" in capsys.readouterr().err
 
 
 def test_a_checkpoint_of_other_settings_is_refused(

@@ -72,7 +72,7 @@ def test_phases_and_what_measures_and_captions_their_pairs(
         assert phases.train(on_disk, until=name) == 0
     of_each = [f"{phase['name']}/run.json" for phase in PHASES if "does" not in phase]
     assert all(len(storage.read_json(f"{run}/phases/{name}")["attempts"]) == 1 for name in of_each)
-    assert "noise-aware" in storage.read_bytes(f"{run}/report.html").decode()
+    assert storage.exists(f"{run}/phases/noise-aware/report.html")
 
     (tmp_path / "sets.toml").write_text(SETS.format(tmp_path))
     elsewhere("of the reader")

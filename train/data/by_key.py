@@ -140,18 +140,15 @@ def parts_of(place: str) -> str:
     return storage.join(storage.folder_of(place), PARTS)
 
 
-RowsOf = Callable[[int, int], pa.Table]  # from a number to the one before another
-
-
 class Making(NamedTuple):
-    """A table that ranks make in parts. Its methods are collectives."""
+    """A table that ranks make in parts, of rows from a number to one before another. Its methods are collectives."""
 
     place: str
     source: Mapping[str, Any]  # what it is made of, as JSON holds it: a table or parts of anything else are made anew
     ranks: Ranks
     what: str  # for the lines that say how far it is
 
-    def write(self, schema: pa.Schema, rows_of: RowsOf, rows: int, *, size: int) -> bool:
+    def write(self, schema: pa.Schema, rows_of: Callable[[int, int], pa.Table], rows: int, *, size: int) -> bool:
         """Write the table of so many rows, unless it is there; gives whether it was not. A part has `size` rows."""
         place, ranks, mark = self.place, self.ranks, mark_of(self.place)
         is_there = ranks.is_first and storage.read_json(mark) == self.source and storage.exists(place)
@@ -170,13 +167,12 @@ class Making(NamedTuple):
         ranks.wait()
         return True
 
-    def parts(self, rows_of: RowsOf, bounds: Sequence[int]) -> list[str]:
+    def parts(self, rows_of: Callable[[int, int], pa.Table], bounds: Sequence[int]) -> list[str]:
         """Write the parts that are not there yet, between two of `bounds` each, and give the paths of all."""
         folder, ranks = parts_of(self.place), self.ranks
         mark = storage.join(folder, "asked.json")
-        if ranks.is_first:
-            if storage.read_json(mark) != self.source:
-                storage.delete(folder)
+        if ranks.is_first and storage.read_json(mark) != self.source:
+            storage.delete(folder)
             storage.write_json(mark, self.source)
         ranks.wait()
         for part in range(ranks.rank, len(bounds) - 1, ranks.ranks):

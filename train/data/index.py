@@ -96,43 +96,28 @@ def build(folder: str, runs: Runs, *, held_out: float, pairs: int) -> dict[str, 
         request |= {name: getattr(runs.data, name) for name in ("where", "weight_by", "nulls")}
         request["scores"] = list(runs.scores.values())
     mark = storage.join(folder, "index.json")
-    known = read_mark(mark)
-    if known.get("asked") == request:
-        sources = known["sources"].values()
-        counts = [(HELD_OUT, PAIR, known["held_out_pairs"])]
-        counts += [(source["file"], PAIR, source["pairs"]) for source in sources]
-        counts += [(source["weights"], _WEIGHT, source["pairs"]) for source in sources if "weights" in source]
-        if all(_count(folder, file, kind) == count for file, kind, count in counts):
-            return known
+    if (known := storage.read_json(mark)).get("asked") == request:
+        return known
     storage.delete(folder)
     is_chosen = bool(pairs or has_weights)
     numbers, reasons = _write(folder, runs, held_out, "all" if is_chosen else "pairs")
     numbers = dict(sorted(numbers.items()))
     last_key = _choose(folder, numbers.values(), pairs, has_weights=has_weights) if is_chosen else ""
+
+    def count_of(file: str) -> int:
+        return storage.stamp(storage.join(folder, file)).size // PAIR.itemsize
+
     sources = dict[str, dict[str, Any]]()
     for name, number in numbers.items():
         file = f"pairs-{number}.bin"
         of_weights = {"weights": f"weights-{number}.bin"} if has_weights else {}
-        sources[name] = {"file": file, "pairs": _count(folder, file, PAIR), **of_weights}
-    count = _count(folder, HELD_OUT, PAIR)
+        sources[name] = {"file": file, "pairs": count_of(file), **of_weights}
+    count = count_of(HELD_OUT)
     facts = {"asked": request, "sources": sources, "held_out_pairs": count, "last_key": last_key}
     if is_selected:
         facts["chosen"] = {why or KEPT: count for why, count in sorted(reasons.items())}
     storage.write_json(mark, facts)
     return facts
-
-
-def read_mark(mark: str) -> dict[str, Any]:
-    """What a file says of those beside it; empty where it is not there or damaged: all are made again."""
-    try:
-        return storage.read_json(mark)
-    except UnreadableError:
-        return {}
-
-
-def _count(folder: str, file: str, kind: "np.dtype[Any]") -> int:
-    path = storage.join(folder, file)
-    return storage.stamp(path).size // kind.itemsize if storage.exists(path) else -1
 
 
 def read_pairs(path: str, kind: "np.dtype[np.void]" = PAIR) -> Pairs:

@@ -21,11 +21,11 @@ from altalign.errors import UnreadableError, UsageError
 from altalign.eval.class_names import Classes
 from altalign.eval.sets import CaptionedImage, captioned_set, labelled_set
 from altalign.filters.image_headers import sniff
-from altalign.train.data.index import read_mark
 from altalign.train.settings.training import DataSettings, TrainConfig
 
 CLASSES = "classes.json"
 
+_MARK = "packed.json"
 _PAIRS = 10_000  # of a shard
 
 _Say = Callable[[str], None]
@@ -79,7 +79,7 @@ def pack(folder: str, chosen: DataSettings, say: _Say) -> str:
         files += paths
     columns: dict[str, Any] = {"image_column": chosen.image_column, "caption_column": chosen.caption_column}
     source: dict[str, Any] = {"files": {path: asdict(storage.stamp(path)) for path in files}, **columns}
-    if not _is_packed(folder, source):
+    if storage.read_json(storage.join(folder, _MARK)).get("asked") != source:
         number = len(source["files"])
         say(f"packing {number:,} tars and tables; they have no lineage: what was dropped before them is not known")
         tars = [pattern for pattern in chosen.files if pattern.endswith(".tar")]
@@ -101,7 +101,7 @@ def pack_classes(folder: str, config: TrainConfig, say: _Say) -> str:
     chosen, column = config.classification, config.data.image_column
     source = {"classes": chosen.train, "image_column": column, "label_column": chosen.label_column}
     source |= {"names": chosen.classes} if chosen.classes else {}
-    if not _is_packed(folder, source):
+    if storage.read_json(storage.join(folder, _MARK)).get("asked") != source:
         say(f"packing the images of {chosen.train}")
         classes = Classes.named(chosen.classes) if chosen.classes else None
         columns: dict[str, Any] = {"image_column": column, "label_column": chosen.label_column}
@@ -111,10 +111,6 @@ def pack_classes(folder: str, config: TrainConfig, say: _Say) -> str:
         images = (CaptionedImage(data, [str(label)], name) for data, label, name in rows)
         _write(folder, source, images, left_out, say, numbers=ClassNumbers(labelled.classes))
     return folder
-
-
-def _is_packed(folder: str, source: dict[str, Any]) -> bool:
-    return read_mark(storage.join(folder, "packed.json")).get("asked") == source
 
 
 def _write(
@@ -148,7 +144,7 @@ def _write(
         say(f"left out: {number:,} rows with {reason}")
     manifest = {"shards": shards, "pairs": sum(shard["rows"] for shard in shards), "schema_version": SCHEMA_VERSION}
     storage.write_json(storage.join(folder, "manifest.json"), manifest)
-    storage.write_json(storage.join(folder, "packed.json"), {"asked": source, "left_out": left_out})
+    storage.write_json(storage.join(folder, _MARK), {"asked": source, "left_out": left_out})
 
 
 def _pairs(images: Iterable[CaptionedImage], left_out: Counter[str]) -> Iterator[tuple[bytes, dict[str, object]]]:

@@ -6,8 +6,7 @@ counted and numbered here first, and given to the trainer; what it then does is 
 """
 
 import json
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Sequence
 from functools import cached_property, partial
 from hashlib import sha256
 from typing import NamedTuple
@@ -132,24 +131,14 @@ def _pieces(tokenizer: Tokenizer) -> list[str]:
     return [piece for piece, _ in sorted(tokenizer.get_vocab().items(), key=lambda item: item[1])]
 
 
-# Of files -------------------------------------------------------------------------------------------------------------
-
-
 def given(settings: TokenizerSettings, weights: str = "") -> CaptionTokenizer | None:
     """The tokenizer of the settings, or that in a folder of the text tower's `weights`; None: one is to be trained."""
-    folder, at_most = (settings.file or weights).removeprefix(OF_RUN), settings.tokens_at_most
-    if not folder:
+    path = (settings.file or weights).removeprefix(OF_RUN)
+    if path and storage.kind(path) == "folder":
+        path = storage.join(path, _FILE)
+    elif not settings.file:
         return None
-    if storage.kind(folder) != "folder":
-        return read(settings.file, tokens_at_most=at_most) if settings.file else None
-    path = storage.join(folder, _FILE)
-    if not storage.exists(path):
-        for name, made in (("vocab.txt", _of_vocabulary), ("merges.txt", _of_merges)):
-            if storage.exists(other := storage.join(folder, name)):
-                return _checked(CaptionTokenizer(made(other), tokens_at_most=at_most), other)
-        if not settings.file:
-            return None
-    return read(path, tokens_at_most=at_most)
+    return read(path, tokens_at_most=settings.tokens_at_most)
 
 
 def read(path: str, *, tokens_at_most: int) -> CaptionTokenizer:
@@ -158,53 +147,16 @@ def read(path: str, *, tokens_at_most: int) -> CaptionTokenizer:
     Raises UsageError where it is missing, or its numbers are not what the towers rely on ([PAD] = 0, [CLS] first, [SEP]
     last), UnreadableError where it is no tokenizer.
     """
-    missing = f"{path}: no such tokenizer; give a tokenizer.json in [tokenizer] file, or none to train one"
-    with _refusing(missing, f"{path}: no tokenizer.json", "give another in [tokenizer] file"):
-        tokenizer = CaptionTokenizer(storage.read_bytes(path).decode(), tokens_at_most=tokens_at_most)
-    return _checked(tokenizer, path)
-
-
-@contextmanager
-def _refusing(missing: str, damaged: str, advice: str) -> Iterator[None]:
-    """Around what `tokenizers` makes of files: what it raises is no more precise than Exception."""
     try:
-        yield
+        tokenizer = CaptionTokenizer(storage.read_bytes(path).decode(), tokens_at_most=tokens_at_most)
     except FileNotFoundError:
-        raise UsageError(missing) from None
+        advice = "give a tokenizer.json in [tokenizer] file, or none to train one"
+        raise UsageError(f"{path}: no such tokenizer; {advice}") from None
     except (MemoryError, AltalignError):
         raise
-    except Exception as error:
-        raise UnreadableError(f"{damaged} ({' '.join(str(error).split()):.120}); {advice}") from None
-
-
-def _of_vocabulary(path: str) -> str:
-    """BERT's own tokenizer of a vocabulary, a piece a line; lower case, unless tokenizer_config.json says otherwise."""
-    pieces = storage.read_bytes(path).decode().splitlines()
-    if missing := [piece for piece in SPECIAL if piece not in pieces]:
-        raise UnreadableError(f"{path}: no vocabulary of BERT, without {', '.join(missing)}; give a tokenizer.json")
-    settings = storage.read_json(storage.join(storage.folder_of(path), "tokenizer_config.json"))
-    lower = bool(settings.get("do_lower_case", True))
-    return _json(pieces, normalizers.BertNormalizer(lowercase=lower, strip_accents=None))
-
-
-def _of_merges(path: str) -> str:
-    """BART's own tokenizer, of the vocabulary (vocab.json) and the merges of a folder, the first the most frequent."""
-    vocabulary = storage.join(storage.folder_of(path), "vocab.json")
-    missing = f"{vocabulary}: no such file beside merges.txt; give a folder with both"
-    with _refusing(missing, f"{path}: with vocab.json no tokenizer of BART", "give a tokenizer.json"):
-        numbers = {str(piece): int(number) for piece, number in json.loads(storage.read_bytes(vocabulary)).items()}
-        lines = storage.read_bytes(path).decode().splitlines()
-        pairs = [line.split(" ") for line in lines if line and not line.startswith("#version")]
-        made = Tokenizer(models.BPE(numbers, [(left, right) for left, right in pairs]))
-        last, first = ((name, numbers[name]) for name in (OF_BART.last, OF_BART.first))
-    made.pre_tokenizer, made.decoder = pre_tokenizers.ByteLevel(add_prefix_space=False), decoders.ByteLevel()
-    made.add_special_tokens(list(OF_BART))
-    made.post_processor = processors.RobertaProcessing(last, first, add_prefix_space=False)
-    return made.to_str()
-
-
-def _checked(tokenizer: CaptionTokenizer, path: str) -> CaptionTokenizer:
-    """The same, where its numbers are what the towers rely on."""
+    except Exception as error:  # what `tokenizers` raises is no more precise
+        why = " ".join(str(error).split())
+        raise UnreadableError(f"{path}: no tokenizer.json ({why:.120}); give another in [tokenizer] file") from None
     pieces, (ids,), special = tokenizer.pieces("a b"), tokenizer.encode(["a b"]), tokenizer.special
     if len(pieces) < 3 or (pieces[0], pieces[-1]) != (special.first, special.last):
         raise UsageError(
@@ -217,9 +169,6 @@ def _checked(tokenizer: CaptionTokenizer, path: str) -> CaptionTokenizer:
         what = f"[PAD] is {'not there' if padding is None else padding}"
         raise UsageError(f"{path}: {what}, and captions are padded with 0; number it 0")
     return tokenizer
-
-
-# Trained --------------------------------------------------------------------------------------------------------------
 
 
 def train(captions: Callable[[], Iterable[Sequence[str]]], settings: TokenizerSettings) -> CaptionTokenizer:

@@ -89,8 +89,9 @@ def prepared(config: TrainConfig, ranks: Ranks, *, say: _Say, data_changed: bool
 
     def opened() -> TrainingData:
         samples, noise = samples_of(config, say, data_changed=data_changed), config.noise
-        if "chosen" in samples.facts:
-            say(selection_line(samples))
+        if counts := samples.facts.get("chosen"):
+            kept = counts.get(KEPT, 0)
+            say(f"{kept:,} of {sum(counts.values()):,} pairs are left by [data] where and weight_by")
         # before a tokenizer is trained: settings that cannot be are refused
         sampler, estimates, swapped = global_batches(config, samples), None, None
         if noise.estimates:
@@ -123,18 +124,6 @@ def samples_of(config: TrainConfig, say: _Say = lambda _: None, *, data_changed:
     steps_of_pair.settle(config, runs.manifests, is_allowed=data_changed, say=say)
     folder = training_folder.local(config, "index")
     return Samples.open(folder, runs, held_out=config.data.held_out, pairs=config.data.pairs)
-
-
-def selection_line(samples: Samples) -> str:
-    """How many pairs a condition or weights have left, and why the others are not among them."""
-    counts: dict[str, int] = samples.facts.get("chosen", {})
-    words = {
-        "where": "for which [data] where does not hold",
-        "missing": "without a value",
-        "weight": "whose weight is 0",
-    }
-    gone = ", ".join(f"{counts[why]:,} {what}" for why, what in words.items() if counts.get(why))
-    return f"{counts.get(KEPT, 0):,} of {sum(counts.values()):,} pairs are left; left out are {gone or 'none'}"
 
 
 def _place(config: TrainConfig, name: str) -> str:

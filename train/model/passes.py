@@ -162,7 +162,10 @@ class _Pass:
         parameters: dict[nn.Parameter, nn.Parameter],
         pool: Any,
     ) -> None:
-        self._places = tuple(None if one is None else _place_of(one) for one in given)
+        # towers take pixels for floats, as mixed ones are: so all are of one kind
+        self._places = tuple(
+            None if one is None else one.float() if one.dtype == torch.uint8 else one.clone() for one in given
+        )
         self.parameters, self._twins = list(parameters), list(parameters.values())
         aside = torch.cuda.Stream()
         aside.wait_stream(torch.cuda.current_stream())
@@ -210,11 +213,6 @@ class _Pass:
         self._backward.replay()
         gradients = iter(_many._foreach_mul([one for one in self._gradients if one is not None], 1.0))
         return [None if one is None else next(gradients) for one in self._gradients]
-
-
-def _place_of(given: torch.Tensor) -> torch.Tensor:
-    """A place for what is given; towers take pixels for floats, as mixed ones are: so all are of one kind."""
-    return given.float() if given.dtype == torch.uint8 else given.clone()
 
 
 class _Replayed(torch.autograd.Function):

@@ -76,20 +76,15 @@ class Layer(nn.Module):
         if packed is not None:
             key, value = packed.spread(key, mask), packed.spread(value, mask)
             query = query if self.is_last else packed.spread(query, mask)
-        seen = self._seen(query, key, value, mask)
+        by_head = [each.unflatten(-1, (own.num_attention_heads, -1)).transpose(1, 2) for each in (query, key, value)]
+        dropout, looked_at = own.dropout.p if self.training else 0.0, _attended(mask, query.shape[1])
+        seen = functional.scaled_dot_product_attention(*by_head, attn_mask=looked_at, dropout_p=dropout)
+        seen = seen.transpose(1, 2).flatten(2)
         if packed is not None and not self.is_last:
             seen = seen.flatten(0, 1).index_select(0, packed.places)
         attended = self.attention.output(seen, asking)
         after = self.output(self.intermediate(attended), attended)
         return after[:, 0] if self.is_last else after
-
-    def _seen(self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
-        """What each token of the query (n, tokens, width) sees of the others: in its shape."""
-        own = self.attention.self
-        by_head = [each.unflatten(-1, (own.num_attention_heads, -1)).transpose(1, 2) for each in (query, key, value)]
-        dropout, attended = own.dropout.p if self.training else 0.0, _attended(mask, query.shape[1])
-        seen = functional.scaled_dot_product_attention(*by_head, attn_mask=attended, dropout_p=dropout)
-        return seen.transpose(1, 2).flatten(2)
 
 
 class TextTower(Tower):

@@ -6,11 +6,9 @@ hashes, cut into batches of equal size. A pair that is in two runs counts once. 
 command that was stopped goes on where it was.
 """
 
-from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from hashlib import sha256
 from itertools import compress, pairwise
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -22,15 +20,14 @@ from altalign import storage, terminal
 from altalign.errors import UnreadableError
 from altalign.eval.encoded import ENCODED_TOGETHER
 from altalign.train.data import by_key, noise_estimates
-from altalign.train.data.by_key import Keys, in_order
-from altalign.train.data.noise_estimates import Losses, Measured, known, mark_of, table_of
+from altalign.train.data.by_key import in_order
+from altalign.train.data.noise_estimates import Losses, known, mark_of, table_of
 from altalign.train.data.samples import Samples
 from altalign.train.data.training_data import prepared
 from altalign.train.exchange import encoders
 from altalign.train.exchange.encoders import Encoders, Trained
 from altalign.train.report import page
 from altalign.train.run.ranks import Ranks, joined
-from altalign.train.settings.training import TrainConfig
 
 _BATCHES_OF_A_PART = 16  # that are measured before they are written: what a stop costs
 _ROWS = 1024  # of logits in memory at a time
@@ -74,31 +71,32 @@ def of_trained(trained: Trained, ranks: Ranks, *, batch: int = 0) -> None:
             of_parts = [*bounds[:-1:_BATCHES_OF_A_PART], bounds[-1]]
             parts = by_key.Making(place, basis, ranks, "measured").parts(losses, of_parts)
             if ranks.is_first:
-                _fit(config, keys, parts, basis)
+                tables = [pq.read_table(pa.BufferReader(storage.read_bytes(part))) for part in parts]
+                values = pa.concat_tables(tables)["loss"].to_numpy()
+                is_known = ~np.isnan(values)
+                if not is_known.any():
+                    why = f"none of {len(keys):,} images can be decoded; look at the shards"
+                    raise UnreadableError(f"{config.run.folder}: {why}")
+                mixture, eps = noise_estimates.fitted(values[is_known]), np.zeros(len(values), np.float32)
+                eps[is_known] = mixture.noise(values[is_known])
+                noise_estimates.write(place, keys, values, eps)
+                storage.write_json(mark_of(config), {"asked": basis, "mixture": asdict(mixture)})
+                storage.delete(by_key.parts_of(place))
             ranks.wait()
         if ranks.is_first:
             measured, out = known(config, data.samples), terminal.stdout()
             assert measured is not None
-            out.print(_in_words(measured), soft_wrap=True)
+            noisy, pairs = int((measured.eps > 0.5).sum()), len(measured.numbers)
+            what = "their losses do not fall into two groups, and none is held for noisy"
+            if not measured.mixture.is_one:
+                low, high = (f"{mean:.3f}" for mean in measured.mixture.means)
+                what = f"{noisy:,} more likely noisy than clean ({noisy / pairs:.1%}); mean losses {low} and {high}"
+            lost = int(np.isnan(measured.losses).sum())
+            undecodable = f"; {lost:,} images cannot be decoded" if lost else ""
+            out.print(f"{pairs:,} pairs: {what}{undecodable}", soft_wrap=True)
             out.print(f"noise: {terminal.shown(place)}", soft_wrap=True)
-            of_all = Encoders(config, model, trained.tokenizer, ranks)
-            page.write(config, data, of_all, page.results(config, trained.step))
+            page.write(config, data, model, page.results(config, trained.step))
     ranks.wait()  # none leaves before the first is done
-
-
-def _fit(config: TrainConfig, keys: Keys, parts: Sequence[str], basis: Mapping[str, Any]) -> None:
-    """Fit the mixture to the losses of the parts, and write the table; then the parts go."""
-    losses = np.concatenate(
-        [pq.read_table(pa.BufferReader(storage.read_bytes(part)))["loss"].to_numpy() for part in parts]
-    )
-    is_known = ~np.isnan(losses)
-    if not is_known.any():
-        raise UnreadableError(f"{config.run.folder}: none of {len(keys):,} images can be decoded; look at the shards")
-    fitted, eps = noise_estimates.fitted(losses[is_known]), np.zeros(len(losses), np.float32)
-    eps[is_known] = fitted.noise(losses[is_known])
-    noise_estimates.write(table_of(config), keys, losses, eps)
-    storage.write_json(mark_of(config), {"asked": dict(basis), "mixture": asdict(fitted)})
-    storage.delete(by_key.parts_of(table_of(config)))
 
 
 def losses_of(model: Encoders, samples: Samples, numbers: npt.NDArray[np.int64]) -> Losses:
@@ -126,16 +124,3 @@ def alone(images: torch.Tensor, texts: torch.Tensor, temperature: torch.Tensor) 
         by_image[first : first + _ROWS] = logits.logsumexp(1)
         by_text = torch.logaddexp(by_text, logits.logsumexp(0))
     return (by_image + by_text) / 2 - (scaled * texts).sum(1)
-
-
-def _in_words(measured: Measured) -> str:
-    mixture, pairs, lost = measured.mixture, len(measured.numbers), int(np.isnan(measured.losses).sum())
-    undecodable = f"; {lost:,} images cannot be decoded" if lost else ""
-    if mixture.is_one:
-        return f"{pairs:,} pairs: their losses do not fall into two groups, and none is held for noisy{undecodable}"
-    noisy = int((measured.eps > 0.5).sum())
-    return (
-        f"{pairs:,} pairs: {noisy:,} more likely noisy than clean ({noisy / pairs:.1%}); groups of mean loss "
-        f"{mixture.means[0]:.3f} and {mixture.means[1]:.3f}, with {mixture.shares[0]:.0%} and {mixture.shares[1]:.0%}"
-        f"{undecodable}"
-    )

@@ -14,7 +14,6 @@ from altalign.train import loop
 from altalign.train.data import noise_estimates
 from altalign.train.exchange import encoders
 from altalign.train.nlip import captions, noise
-from altalign.train.report import page
 from altalign.train.run import training_folder
 from altalign.train.run.ranks import joined
 from altalign.train.settings.training import OF_RUN, TrainConfig
@@ -54,8 +53,6 @@ def train(config: TrainConfig, *, until: str = "") -> int:
                     captions.write(trained, config, ranks)
             if phase.name == until:
                 break
-        if ranks.is_first:
-            page.write_phases(config, of_phases)
     return 0
 
 

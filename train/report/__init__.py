@@ -1,1 +1,1 @@
-"""The report of a training run, `report.html`: curves, the diagnosis by source, samples of augmentation."""
+"""Metrics of a training run, and its report, `report.html`: results, curves, noise of pairs."""

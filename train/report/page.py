@@ -1,74 +1,96 @@
-"""RUN/report.html of a training, and of one in phases: HTML files that load nothing and run nothing."""
+"""RUN/report.html of a training: an HTML file that loads nothing and runs nothing."""
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from io import BytesIO
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.parquet as pq
-import torch
 from markupsafe import Markup
 from PIL import Image
 from torch import nn
 
 from altalign import __version__, storage, terminal
 from altalign.pages import frame
-from altalign.train.data import augment, by_key, captions, noise_estimates
+from altalign.train.data import noise_estimates
 from altalign.train.data.augment import UndecodableError
 from altalign.train.data.packed import ClassNumbers
-from altalign.train.data.samples import Samples, key_of
-from altalign.train.data.tokenizer import CaptionTokenizer
-from altalign.train.data.training_data import CAPTIONS, TrainingData, samples_of
-from altalign.train.exchange.encoders import Encoders, decoder_of
-from altalign.train.report import curves, metrics
+from altalign.train.data.samples import Samples
+from altalign.train.data.training_data import TrainingData
+from altalign.train.exchange.encoders import decoder_of
+from altalign.train.report import metrics
 from altalign.train.run import training_folder
 from altalign.train.settings.training import TrainConfig
+from altalign.train.step.learner import OWN_LOSSES
 
-EPOCHS, EXAMPLES, SOURCES_AT_MOST = 4, 6, 8  # of the pairs as training sees them
-PAIRS = 12  # of a gallery of noise or captions
+POINTS_AT_MOST = 300  # of a curve: a long run has a hundred thousand lines
+PAIRS = 12  # of a gallery
 _SIDE_PX = 160  # of the pictures on the page, at most
+_TICKS = 4
+_RECALL = "/mean_recall"
 _HERE = Path(__file__).parent
+
+Points = Sequence[tuple[float, float]]  # step and value
+
+
+@dataclass(frozen=True)
+class Chart:
+    """Curves of one unit by their names, over the steps of a training."""
+
+    title: str
+    curves: Mapping[str, Points]
+    steps: int
+
+    @property
+    def ticks(self) -> list[float]:
+        """Numbers up the side, evenly from the least value to the largest."""
+        values = [value for points in self.curves.values() for _, value in points]
+        low, high = min(values), max(values)
+        return np.linspace(low, high if high > low else low + 1, _TICKS).tolist()
+
+    def places(self, points: Points) -> Points:
+        """A curve's points in a square of 100 by 100, up is less."""
+        low, *_, high = self.ticks
+        return [
+            (round(100 * step / self.steps, 2), round(100 * (high - value) / (high - low), 2)) for step, value in points
+        ]
 
 
 @dataclass(frozen=True)
 class Seen:
-    """An image (a data URI) and a caption, as a tower sees them; a note, and a caption that a model wrote."""
+    """An image (a data URI) and a caption, as evaluation sees them, and a note."""
 
     image: str
     caption: str
-    note: str = ""
-    written: str = ""
+    note: str
 
 
-def html(template: str, **values: object) -> bytes:
-    """A page of a template and what it shows, in UTF-8."""
+def html(**values: object) -> bytes:
+    """The page of what it shows, in UTF-8."""
     style = frame.joined(("page.css", "training.css"), _HERE / "static")
-    page = frame.environment(_HERE / "templates").get_template(template)
+    page = frame.environment(_HERE / "templates").get_template("training.html")
     shared = {"style": Markup(style), "policy": frame.policy("", style), "generator": f"altalign {__version__}"}
     return page.render(**values, **shared).encode("utf-8", "backslashreplace")
 
 
 def write(
-    config: TrainConfig, data: TrainingData, encoders: Encoders, results: Mapping[str, Mapping[str, float]]
+    config: TrainConfig, data: TrainingData, model: nn.Module, results: Mapping[str, Mapping[str, float]]
 ) -> None:
     """Write the page of a training on captions, with what its last evaluation measured. One rank alone calls it."""
     assert not isinstance(data.tokenizer, ClassNumbers)  # of classes there is no report
-    lines, steps = metrics.read(training_folder.path(config, "metrics.jsonl")), config.schedule.steps
+    recorded = training_folder.recorded(config)
+    runs = (f"{folder} (manifest {digest[:12]})" for folder, digest in recorded.get("manifests", {}).items())
     page = html(
-        "training.html",
         folder=config.run.folder,
-        about=about(config, data, encoders.model),
+        about=about(config, data, model),
         results=results,
-        charts=curves.charts(lines, steps),
-        recalls=curves.recalls(lines, steps),
-        negatives=curves.negatives(lines, steps),
+        charts=charts(metrics.read(training_folder.path(config, "metrics.jsonl")), config.schedule.steps),
         noise=_noise(config, data.samples),
-        examples=_examples(config, data.samples, data.tokenizer, encoders),
-        facts=_facts(config),
+        trained_on="; ".join(runs),
+        captioned=", ".join(recorded.get("captioned_manifests", {})),
         settings=training_folder.resolved(config),
     )
     place = training_folder.path(config, "report.html")
@@ -87,78 +109,32 @@ def about(config: TrainConfig, data: TrainingData, model: nn.Module, first: int 
     )
 
 
-def write_phases(config: TrainConfig, of_phases: Mapping[str, TrainConfig]) -> None:
-    """Write RUN/report.html of all phases, from the files that they have left; `of_phases` are those that train."""
-    views, before, measured = list[dict[str, Any]](), TrainConfig(), ""
-    for phase in config.phases:
-        nothing = dict.fromkeys(("steps", "is_finished", "results", "charts", "noise", "written"))
-        views.append({**nothing, "name": phase.name, "does": phase.does})
-        match phase.does:
-            case "train":
-                before = of_phases[phase.name]
-                steps, lines = before.schedule.steps, metrics.read(training_folder.path(before, "metrics.jsonl"))
-                charts = filter(None, (curves.losses(lines, steps), curves.recalls(lines, steps)))
-                is_finished = storage.exists(training_folder.path(before, "report.html"))
-                of_last = {"results": results(before, steps), "charts": list(charts)}
-                views[-1] |= {"steps": steps, "is_finished": is_finished, **of_last}
-            case "noise":
-                measured = noise_estimates.table_of(before)
-                noise = _noise(before, samples_of(before)) if storage.exists(measured) else None
-                views[-1] |= {"noise": noise, "is_finished": noise is not None}
-            case "captions":
-                written = _written(config, before, measured)
-                views[-1] |= {"written": written, "is_finished": bool(written)}
-    place, settings = training_folder.path(config, "report.html"), training_folder.resolved(config)
-    storage.write_bytes(place, html("phases.html", folder=config.run.folder, phases=views, settings=settings))
-    terminal.stdout().print(f"report of all phases: {terminal.shown(place)}", soft_wrap=True)
+def charts(lines: Sequence[Mapping[str, Any]], steps: int) -> list[Chart]:
+    """Curves of loss, temperature, speed and recalls, of those that any line of metrics has."""
+    recalls = dict.fromkeys(name for line in lines for name in line if name.endswith(_RECALL))
+    wanted = {
+        "Loss": {"loss": "loss", **{name.removeprefix("loss_"): name for name in OWN_LOSSES}},
+        "Temperature": {"temperature": "temperature"},
+        "Pairs a second": {"pairs a second": "samples_per_s"},
+        "Mean recall, percent": {name.removesuffix(_RECALL): name for name in recalls},
+    }
+    made = list[Chart]()
+    for title, names in wanted.items():
+        curves = dict[str, Points]()
+        for shown, name in names.items():
+            points = [(float(line["step"]), float(line[name])) for line in lines if name in line]
+            size = -(-len(points) // POINTS_AT_MOST)
+            groups = [points[first : first + size] for first in range(0, len(points), size or 1)]
+            curves[shown] = [(fmean(x for x, _ in group), fmean(y for _, y in group)) for group in groups]
+        if any(curves.values()):
+            made.append(Chart(title, {name: points for name, points in curves.items() if points}, steps))
+    return made
 
 
 def results(config: TrainConfig, step: int) -> dict[str, Any]:
     """What the evaluation after so many steps measured, by set."""
     values = storage.read_json(training_folder.path(config, "eval", f"step-{step:07}", "metrics.json"))
     return {name: of_set for name, of_set in values.items() if name != "checkpoint"}
-
-
-def _facts(config: TrainConfig) -> dict[str, str]:
-    """Where the run comes from, in words."""
-    facts: dict[str, Any] = training_folder.recorded(config)
-    runs = "; ".join(f"{folder} (manifest {digest[:12]})" for folder, digest in facts.get("manifests", {}).items())
-    words = {"Trained on": runs}
-    if captioned := ", ".join(facts.get("captioned_manifests", {})):
-        words["Captions by a model of"] = f"{captioned}: on the data set that these are of, results are not zero-shot"
-    words["Attempts"] = "; ".join(
-        f"{each['started']}, after step {each['from_step']:,}, {each['ranks']} process{'es' * (each['ranks'] != 1)}, "
-        f"{each['device']}"
-        for each in facts.get("attempts", [])
-    )
-    versions = [f"{name} {number}" for name, number in facts.get("versions", {}).items() if number]
-    return words | {"Versions": ", ".join([f"altalign {facts.get('altalign', '')}", *versions])}
-
-
-def _examples(
-    config: TrainConfig, samples: Samples, tokenizer: CaptionTokenizer, encoders: Encoders
-) -> list[tuple[str, list[Seen]]]:
-    """Pairs of the sources in turn: the source; the pair as evaluation sees it, and as training does in epochs."""
-    seed, examples = config.run.seed, list[tuple[str, list[Seen]]]()
-    for source, number in in_turn(samples.sources):
-        (pair,) = rows = samples.pairs(np.array([number], np.int64))
-        ((image, caption),) = samples.read(rows)
-        key = key_of(pair)
-        with suppress(UndecodableError):  # training has named it
-            seen = [Seen(_picture(encoders.decode(image)), caption, "in evaluation")]
-            for epoch in range(EPOCHS):
-                pixels = augment.training_pixels(image, config.data, seed=seed, epoch=epoch, key=key)
-                (pieces,) = captions.tokens([caption], tokenizer, config.data, seed=seed, epochs=[epoch], keys=[key])
-                seen.append(Seen(_picture(pixels), tokenizer.shown(pieces), f"epoch {epoch + 1}"))
-            examples.append((source, seen))
-    return examples
-
-
-def in_turn(sources: Mapping[str, int]) -> list[tuple[str, int]]:
-    """The first pairs of the largest sources in turn: source, and number in `Samples`, whose order is of hashes."""
-    begins = dict(zip(sources, np.cumsum([0, *sources.values()]).tolist(), strict=False))
-    names = sorted(sorted(sources, key=lambda name: (-sources[name], name))[:SOURCES_AT_MOST])
-    return [(name, begins[name] + at) for at in range(EXAMPLES) for name in names if at < sources[name]][:EXAMPLES]
 
 
 def _noise(config: TrainConfig, samples: Samples) -> dict[str, Any] | None:
@@ -173,13 +149,22 @@ def _noise(config: TrainConfig, samples: Samples) -> dict[str, Any] | None:
         return None
     mixture, decode = measured.mixture, decoder_of(config)
     pairs = int((~np.isnan(measured.losses)).sum())
-    by_noise = np.lexsort((-np.nan_to_num(measured.losses), -measured.eps))
+
+    def shown(places: Sequence[int]) -> list[Seen]:
+        """Pairs as evaluation sees them, less those that cannot be decoded."""
+        gallery = list[Seen]()
+        for place in places:
+            ((image, caption),) = samples.read(samples.pairs(measured.numbers[place : place + 1]))
+            note = f"eps {measured.eps[place]:.3f}, loss {measured.losses[place]:.3g}"
+            with suppress(UndecodableError):
+                picture, data = Image.fromarray(decode(image).permute(1, 2, 0).contiguous().numpy()), BytesIO()
+                picture.thumbnail((_SIDE_PX, _SIDE_PX))
+                picture.save(data, "WEBP", quality=80)
+                gallery.append(Seen(frame.data_uri(data.getvalue()), caption, note))
+        return gallery
+
     by_loss = np.argsort(measured.losses, kind="stable")  # NaN are last
-
-    def shown(places: Iterable[int]) -> list[Seen]:
-        notes = ((place, f"eps {measured.eps[place]:.3f}, loss {measured.losses[place]:.3g}") for place in places)
-        return _gallery(samples, decode, [(int(measured.numbers[place]), note, "") for place, note in notes])
-
+    by_noise = np.lexsort((-np.nan_to_num(measured.losses), -measured.eps))
     return {
         "pairs": pairs,
         "noisy": int((measured.eps > 0.5).sum()),
@@ -188,44 +173,3 @@ def _noise(config: TrainConfig, samples: Samples) -> dict[str, Any] | None:
         "cleanest": shown(by_loss[: min(PAIRS, pairs)].tolist()),
         "noisiest": [] if mixture.is_one else shown(by_noise[:PAIRS].tolist()),
     }
-
-
-def _written(whole: TrainConfig, captioner: TrainConfig, measured: str) -> list[Seen]:
-    """Pairs of the whole with what the captioner has written for them, and how noisy they are held for, if known.
-
-    The noisiest come first.
-    """
-    place = training_folder.path(captioner, *CAPTIONS.split("/"))
-    if not storage.exists(place):
-        return []
-    samples = samples_of(whole)
-    keys, numbers = by_key.in_order(samples)
-    texts = pq.read_table(pa.BufferReader(storage.read_bytes(place)), columns=["caption"])["caption"].to_pylist()
-    order, notes = range(len(keys)), [""] * len(keys)
-    if measured and storage.exists(measured):
-        place = training_folder.local(whole, "index", "noise.arrow")
-        eps = by_key.opened(measured, place, "eps", "[noise] estimates").floats(by_key.names_of(keys))
-        order, notes = np.argsort(-eps, kind="stable").tolist(), [f"eps {one:.3f}" for one in eps.tolist()]
-    pairs = [(int(numbers[row]), notes[row], str(texts[row])) for row in order[:PAIRS]]
-    return _gallery(samples, decoder_of(captioner), pairs)
-
-
-def _gallery(
-    samples: Samples, decode: Callable[[bytes], torch.Tensor], pairs: Iterable[tuple[int, str, str]]
-) -> list[Seen]:
-    """Pairs by number, note and written caption, as evaluation sees them, less those that cannot be decoded."""
-    gallery = list[Seen]()
-    for number, note, written in pairs:
-        ((image, caption),) = samples.read(samples.pairs(np.array([number], np.int64)))
-        with suppress(UndecodableError):
-            gallery.append(Seen(_picture(decode(image)), caption, note, written))
-    return gallery
-
-
-def _picture(pixels: torch.Tensor) -> str:
-    """The data URI of a picture of uint8 (3, height, width) for a page."""
-    picture = Image.fromarray(pixels.permute(1, 2, 0).contiguous().numpy())
-    picture.thumbnail((_SIDE_PX, _SIDE_PX))
-    data = BytesIO()
-    picture.save(data, "WEBP", quality=80)
-    return frame.data_uri(data.getvalue())

@@ -12,9 +12,9 @@ import torch
 
 from altalign import __version__, storage
 from altalign.errors import DamagedError, UnreadableError, UsageError
-from altalign.settings.common import dump, flatten, without_removed
+from altalign.settings.common import dump, flatten
 from altalign.train.run import object_store_sync
-from altalign.train.settings.training import REMOVED, TrainConfig
+from altalign.train.settings.training import TrainConfig
 
 # Settings that a run may go on with other values of: they change neither the samples, nor what is learned from them. A
 # chunk of another size draws other dropout, and rounds sums in another order; no more, where batch norm does not take
@@ -26,17 +26,6 @@ _FREE = (
 )
 _BEFORE = ("log", "eval", "index", "packed")  # what an evaluation of another model leaves before there is a run
 OF_DATA = ("manifests", "clusters", "scores", "pairs")  # what another manifest of a [data] run changes
-_LINEAGE = {
-    "manifests": "the curated [data] runs (their manifest.json) are",
-    "clusters": "the clusters of the [data] runs (their clusters.json) are",
-    "scores": "the scores that [data] where or weight_by reads are",
-    "tokenizer_sha256": "tokenizer.json is",
-    "captions_sha256": "the captions of [noise] captions are",
-    "captioned_manifests": "the captioned runs that the captioner of [noise] captions learned from are",
-    "concepts_sha256": "the concepts of [captioner] concepts are",
-    "noise_sha256": "the estimates of noise are",
-    "pairs": "the number of pairs is",
-}
 
 
 def path(config: TrainConfig, *parts: str) -> str:
@@ -104,7 +93,7 @@ def check_lineage(place: str, before: Mapping[str, object], lineage: Mapping[str
     """Refuse to go on with other data than a run, or a checkpoint of it, had before."""
     for name, value in lineage.items():
         if before.get(name, value) != value:
-            why = f"{_LINEAGE.get(name, name)} not as this run began with"
+            why = f"{name} of the data is not as this run began with"
             raise UsageError(f"{place}: {why}; bring back what was there, or choose another [run] folder")
 
 
@@ -122,10 +111,7 @@ def _settings(place: str) -> dict[str, object]:
     except ValueError as error:
         why = f"not the settings of a training run ({error})"
         raise UsageError(f"{place}: {why}; choose another [run] folder") from None
-    try:
-        return dict(flatten(without_removed(values, REMOVED)))
-    except ValueError as error:
-        raise UsageError(f"{place}: {error}") from None
+    return dict(flatten(values))
 
 
 def _changed(config: TrainConfig, before: Mapping[str, object]) -> dict[str, tuple[object, object]]:
@@ -141,8 +127,7 @@ def _check_same(config: TrainConfig, before: Mapping[str, object]) -> None:
     """Raise UsageError where a run began with other settings, naming the first."""
     if changed := _changed(config, before):
         name, (old, new) = next(iter(changed.items()))
-        more = f" (and {len(changed) - 1} more)" if len(changed) > 1 else ""
-        why = f"this run has {name} = {old!r}, not {new!r}{more}"
+        why = f"this run has {name} = {old!r}, not {new!r}"
         raise UsageError(f"{config.run.folder}: {why}; give it as it was, or choose another [run] folder")
 
 

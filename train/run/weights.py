@@ -14,7 +14,6 @@ from altalign.errors import UnreadableError, UsageError
 from altalign.train.run import checkpoints
 from altalign.train.settings.training import OF_RUN
 
-_NAMES_SHOWN = 3
 _OF_FOLDERS = ("model.safetensors", "open_clip_model.safetensors")
 _PICKLES = (".bin", ".pt", ".pth", ".ckpt", ".pkl")
 # of which a model with shorter captions takes the first
@@ -69,23 +68,17 @@ def _fill(module: nn.Module, tensors: dict[str, torch.Tensor], path: str, settin
         if name in state and name in tensors:
             tensors[name] = tensors[name][: len(state[name])]
     both = [name for name in state if name in tensors]
-    kinds = {
-        "missing:": [name for name in state if name not in tensors and not name.endswith("num_batches_tracked")],
-        "unexpected:": sorted(tensors.keys() - state.keys()),
-        "of another shape:": [
-            f"{name} {_shape(tensors[name])} for {_shape(state[name])}"
-            for name in both
-            if tensors[name].shape != state[name].shape
-        ],
-    }
-    faults = list[str]()
-    for word, names in kinds.items():
+    shapes = [
+        f"{name} {_shape(tensors[name])} for {_shape(state[name])}"
+        for name in both
+        if tensors[name].shape != state[name].shape
+    ]
+    missing = [name for name in state if name not in tensors and not name.endswith("num_batches_tracked")]
+    unexpected = sorted(tensors.keys() - state.keys())
+    for what, names in (("missing", missing), ("unexpected", unexpected), ("of another shape", shapes)):
         if names:
-            more = len(names) - _NAMES_SHOWN
-            faults.append(f"{word} {', '.join(names[:_NAMES_SHOWN])}" + (f" and {more:,} more" if more > 0 else ""))
-    if faults:
-        why = f"not this tower's weights ({'; '.join(faults)})"
-        raise UsageError(f"{setting}: {path}: {why}; give a file of the same architecture, or change the settings")
+            why = f"not this tower's weights ({what}: {', '.join(names[:3])})"
+            raise UsageError(f"{setting}: {path}: {why}; give a file of the same architecture, or change the settings")
     with torch.no_grad():
         for name in both:
             state[name].copy_(tensors[name])

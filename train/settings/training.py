@@ -5,11 +5,11 @@ Numbers are of the ALIGN paper (sections 4 to 6) unless marked "ours".
 """
 
 from collections.abc import Mapping
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Literal, Self
 
 from pydantic import BeforeValidator, Field, model_validator
 
-from altalign.settings.common import TAKE_IT_OUT, Removed, Settings, without_removed
+from altalign.settings.common import Settings
 from altalign.train.settings.data import ClassificationSettings, DataSettings, EvaluationSettings, TokenizerSettings
 from altalign.train.settings.nlip import CaptionerSettings, NoiseSettings, PhaseSettings, ReconstructionSettings
 from altalign.train.settings.types import (
@@ -34,41 +34,6 @@ Architecture = Literal[
     "b0", "b1", "b2", "b3", "b4", "b5", "b6", "b7", "l2",
     "vit_ti16", "vit_s16", "vit_s32", "vit_b16", "vit_b32", "vit_l16",
 ]  # fmt: skip
-
-# settings of earlier versions, which runs of them still name
-REMOVED: Removed = {
-    "data.same_image_once_a_batch": (False, 'write sampling = "distinct_images"'),
-    "data.scaled_decoding": (False, 'write decoding = "scaled"'),
-    "data.tars": ([], "write files"),
-    "data.tables": ([], "write files"),
-    "data.decode_on": ("workers", 'write decoding = "device"'),
-    "tokenizer.strip_accents": (False, "give a tokenizer.json that does so in file"),
-    "tokenizer.captions_at_most": (20_000_000, TAKE_IT_OUT),
-    "image_tower.batch_norm_epsilon": (1e-3, TAKE_IT_OUT),
-    "image_tower.drop_path": (0.0, TAKE_IT_OUT),
-    "loss.block": (2048, TAKE_IT_OUT),
-    "loss.temperature_at_least": (1e-6, "write temperature_range"),
-    "loss.temperature_at_most": (1e6, "write temperature_range"),
-    "noise.batch": (0, "give `altalign nlip noise --batch`, or [loop] global_batch"),
-    "captioner.prompt": ("a picture of", TAKE_IT_OUT),
-    "captioner.contrastive_text": ("caption", TAKE_IT_OUT),
-    "captioner.text_feature": ("encoder", TAKE_IT_OUT),
-    "captioner.decoding": ("beam", TAKE_IT_OUT),
-    "captioner.nucleus": (0.9, TAKE_IT_OUT),
-    "captioner.words_at_least": (5, TAKE_IT_OUT),
-    "optimizer.momentum": (0.9, "write beta1, which SGD and LARS read as their momentum"),
-    "optimizer.clip_norm": (0.0, TAKE_IT_OUT),
-    "schedule.factor": (0.2, TAKE_IT_OUT),
-    "evaluation.batch": (256, TAKE_IT_OUT),
-    "sweep.runs": (3, TAKE_IT_OUT),
-    "sweep.seed": (0, "write seed in [run]"),
-    "loop.memory_bytes": (0, "give a number of pairs in chunk"),
-    "loop.search_convolutions": (True, TAKE_IT_OUT),
-    "loop.activation_checkpointing": (False, 'write recompute = "all"'),
-    "loop.checkpointed_stages": (0, 'write recompute = "large"'),
-    "loop.compile": (False, 'write speed = "compiled"'),
-    "loop.cuda_graphs": (False, 'write speed = "recorded"'),
-}
 
 
 class RunSettings(Settings):
@@ -312,11 +277,6 @@ class TrainConfig(Settings):
     def rate_scale(self) -> float:
         """What linear scaling multiplies the learning rate with."""
         return self.loop.global_batch / (self.schedule.reference_batch or self.loop.global_batch)
-
-    @model_validator(mode="before")
-    @classmethod
-    def _of_this_version(cls, values: Any) -> Any:
-        return without_removed(values, REMOVED) if isinstance(values, Mapping) else values
 
     @model_validator(mode="after")
     def _data_agree(self) -> Self:

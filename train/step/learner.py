@@ -36,11 +36,7 @@ NEGATIVES = "negatives_log_p/"  # before the source, in the metrics
 
 
 class NotFiniteError(AltalignError):
-    """The loss, or the norm of its gradient, is not finite; `ranks` are those whose embeddings are not."""
-
-    def __init__(self, words: str, ranks: Sequence[int] = ()) -> None:
-        super().__init__(words)
-        self.ranks = ranks
+    """The loss, or the norm of its gradient, is not finite."""
 
 
 class Learner:
@@ -81,9 +77,7 @@ class Learner:
         )
         state = f"the loss is {result.loss}, at temperature {result.temperature:.4g} and rate {rate:.3g}"
         if not math.isfinite(result.loss):
-            ranks = ", ".join(map(str, result.broken))
-            cause = f"; embeddings of rank {ranks} are no numbers" if ranks else ""
-            raise NotFiniteError(f"step {number}: {state}{cause}", result.broken)
+            raise NotFiniteError(f"step {number}: {state}")
         hardness = negatives_by_source(result, batch.sources, sources, block=self._block) if sources else {}
         norm = float(optimizers.gradient_norm(self.model))
         if not math.isfinite(norm):

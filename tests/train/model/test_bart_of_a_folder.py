@@ -8,7 +8,7 @@ import pytest
 import torch
 from transformers import BartForConditionalGeneration, RobertaTokenizer
 
-from altalign.errors import UnreadableError, UsageError
+from altalign.errors import UsageError
 from altalign.train.data import tokenizer
 from altalign.train.data.batches import padded
 from altalign.train.data.tokenizer import OF_BART, CaptionTokenizer
@@ -53,13 +53,6 @@ def test_the_tokens_are_those_of_transformers(published: Path) -> None:
     )
     assert {"kite", "over"} <= set(words.words())
     assert all(words.pieces(f"x {word}")[-2] == f"\u0120{word}" for word in words.words() if word.isalpha())
-
-
-def test_a_tokenizer_json_of_such_a_folder_is_read_too(published: Path, tmp_path: Path) -> None:
-    RobertaTokenizer.from_pretrained(str(published)).save_pretrained(tmp_path)
-    assert (tmp_path / "tokenizer.json").is_file()
-    found = tokenizer.read(str(tmp_path / "tokenizer.json"), tokens_at_most=25)
-    assert found.encode(CAPTIONS) == words_of(published).encode(CAPTIONS)
 
 
 def test_states_and_logits_are_those_of_transformers(published: Path) -> None:
@@ -117,17 +110,6 @@ def test_another_model_of_the_same_shapes_is_named(published: Path, tmp_path: Pa
             CaptionerSettings(weight=1.0, layers=2, weights=str(tmp_path)),
             text(tmp_path), vocabulary=9, positions=9, image_width=8,
         )  # fmt: skip
-
-
-def test_files_that_are_no_tokenizer_are_one_line(published: Path, tmp_path: Path) -> None:
-    given = TokenizerSettings(file=str(tmp_path))
-    (tmp_path / "merges.txt").write_bytes((published / "merges.txt").read_bytes())
-    with pytest.raises(UsageError, match=r"vocab\.json: no such file beside merges\.txt"):
-        tokenizer.given(given)
-    for vocabulary in ("[1]", "{", '{"a": 0}'):
-        (tmp_path / "vocab.json").write_text(vocabulary)
-        with pytest.raises(UnreadableError, match=r"merges\.txt: with vocab\.json no tokenizer of BART"):
-            tokenizer.given(given)
 
 
 def test_a_tower_of_bert_does_not_take_pieces_of_bytes(published: Path, tmp_path: Path) -> None:

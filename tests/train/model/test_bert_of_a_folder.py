@@ -7,7 +7,7 @@ import torch
 from tokenizers import Tokenizer
 from transformers import BertConfig, BertForMaskedLM, BertModel, BertTokenizerFast
 
-from altalign.errors import UnreadableError, UsageError
+from altalign.errors import UsageError
 from altalign.train.data import tokenizer
 from altalign.train.model.text_tower import TextTower
 from altalign.train.settings.training import TextTowerSettings, TokenizerSettings
@@ -48,27 +48,14 @@ def test_the_cls_is_that_of_the_published_model(published: Path) -> None:
             torch.testing.assert_close(tower(tokens, torch.ones_like(tokens, dtype=torch.bool)), expected)
 
 
-def test_the_tokenizer_is_that_of_the_folder_also_where_it_has_a_vocabulary_alone(
-    published: Path, tmp_path: Path
-) -> None:
-    (tmp_path / "vocab.txt").write_bytes((published / "vocab.txt").read_bytes())
-    whole = tokenizer.given(TokenizerSettings(tokens_at_most=25), str(published))
-    plain = tokenizer.given(TokenizerSettings(file=str(tmp_path), tokens_at_most=25))
-    assert whole is not None
-    assert plain is not None
-    captions = [*CAPTIONS, "Kités  [MASK] over\tTHE seas"]
-    assert plain.encode(captions) == whole.encode(captions)
+def test_the_tokenizer_is_that_of_the_folder(published: Path, tmp_path: Path) -> None:
+    words = tokenizer.given(TokenizerSettings(tokens_at_most=25), str(published))
+    assert words is not None
+    theirs = Tokenizer.from_file(str(published / "tokenizer.json"))
+    assert words.encode(CAPTIONS) == [theirs.encode(caption).ids for caption in CAPTIONS]
     assert tokenizer.given(TokenizerSettings(), str(published / "model.safetensors")) is None
-    (tmp_path / "tokenizer_config.json").write_text('{"do_lower_case": false}', encoding="utf-8")
-    cased = tokenizer.given(TokenizerSettings(file=str(tmp_path)))
-    assert cased is not None
-    assert cased.pieces("Kite kite") == ["[CLS]", "[UNK]", "kite", "[SEP]"]
-
-
-def test_a_vocabulary_without_special_tokens_is_one_line(tmp_path: Path) -> None:
-    (tmp_path / "vocab.txt").write_text("[PAD]\nkite", encoding="utf-8")
-    with pytest.raises(UnreadableError, match=r"vocab\.txt: no vocabulary of BERT, without \[UNK\], \[CLS\]"):
-        tokenizer.given(TokenizerSettings(file=str(tmp_path)))
+    with pytest.raises(UsageError, match=r"tokenizer\.json: no such tokenizer"):
+        tokenizer.given(TokenizerSettings(), str(tmp_path))
 
 
 def test_a_vocabulary_of_another_size_is_named(published: Path) -> None:

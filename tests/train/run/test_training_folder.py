@@ -39,7 +39,6 @@ def test_a_run_that_is_older_than_a_setting_goes_on_with_its_default_alone(tmp_p
     settings = tmp_path / "config.toml"
     lines = settings.read_text(encoding="utf-8").splitlines(keepends=True)
     older = [line for line in lines if not line.startswith("normalisation")]
-    older = ["compile = false\n" if line.startswith("speed") else line for line in older]  # which was removed since
     settings.write_text("".join(older), encoding="utf-8")
     training_folder.check_folder(begun)
     other = {"architecture": "vit_b16", "normalisation": "imagenet"}

@@ -4,7 +4,6 @@ from pathlib import Path
 
 import pytest
 
-from altalign.errors import UsageError
 from altalign.train.settings.sweep import SweepConfig
 from altalign.train.settings.training import TrainConfig
 
@@ -89,32 +88,3 @@ def test_configs_of_fine_tuning_have_the_papers_numbers() -> None:
     assert probe.schedule.steps * 16_384 == pytest.approx(90 * images, rel=1e-3)
     assert probe.schedule.warmup_steps * 16_384 == pytest.approx(10 * images, rel=1e-3)
     assert head.schedule.every * 1_024 == pytest.approx(30 * images, rel=1e-3)
-
-
-# Settings that were removed ------------------------------------------------------------------------------------------
-
-
-def test_a_removed_setting_that_says_what_holds_now_is_passed_over() -> None:
-    before = {"loop": {"compile": False, "search_convolutions": True, "chunk": 64}, "optimizer": {"momentum": 0.9}}
-    now = {"loop": {"chunk": 64}}
-    assert TrainConfig.from_values(before, where="test") == TrainConfig.from_values(now, where="test")
-
-
-@pytest.mark.parametrize(
-    ("values", "message"),
-    [
-        ({"data": {"same_image_once_a_batch": True}}, 'write sampling = "distinct_images"'),
-        ({"data": {"tars": ["a.tar"]}}, "write files"),
-        ({"optimizer": {"clip_norm": 1.0}}, "take it out"),
-        ({"optimizer": {"momentum": 0.5}}, "write beta1, which SGD and LARS read as their momentum"),
-        ({"loop": {"checkpointed_stages": 2}}, 'write recompute = "large"'),
-    ],
-)
-def test_another_value_is_refused_with_what_takes_its_place(values: dict[str, dict[str, object]], message: str) -> None:
-    ((section, settings),) = values.items()
-    ((name, value),) = settings.items()
-    with pytest.raises(UsageError) as error:
-        TrainConfig.from_values(values, where="mine.toml")
-    assert (
-        str(error.value) == f"mine.toml: [{section}] {name} = {value!r}: there is no such setting any more; {message}"
-    )
