@@ -161,12 +161,10 @@ class _Process:
             is_error, result = self._connection.recv()
         except (BrokenPipeError, ConnectionResetError, EOFError):
             code = self.wait()
-            how = f"ended with {signal.Signals(-code).name if code < 0 else f'exit code {code}'}"
-            if code == -signal.SIGKILL:
-                repair = "give it more, or set fewer [engine] workers"
-                how = f"was killed; where the system did it for want of memory, {repair}"
+            how = signal.Signals(-code).name if code < 0 else f"exit code {code}"
+            repair = "where it was for want of memory, give more or set fewer [engine] workers"
             which = f"process {self._process.pid}, one of those that this command works with"
-            raise AltalignError(f"{which}, {how}; run the same command again") from None
+            raise AltalignError(f"{which}, ended with {how}; {repair}; run the same command again") from None
         if is_error:
             raise result
         self._has = work

@@ -146,8 +146,6 @@ def mappable(path: str) -> str:
     """A local file with the same bytes, to map into memory: itself, or a copy that this machine's processes share."""
     if not is_remote(path):
         return path
-    if is_of_web(path):
-        return at(path).mappable(path)
     return local.copied(path, stamp(path), lambda copy: copy.writelines(read_pieces(path)))
 
 
