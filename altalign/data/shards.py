@@ -4,7 +4,7 @@ A sample is three members in this order: KEY.<image's extension>, KEY.txt (the c
 and KEY.json (the side-car's row as one line of UTF-8 JSON, keys in the order of `SAMPLE`, no newline). A URL that is
 null is "" in the JSON: Hugging Face `datasets` takes a key's type from the first five samples, and fails, or changes
 values, where a later one has another. So is a null `source_key`; and `extra` is text here too, for its keys and types
-may differ from pair to pair. Up to version 4 of the rules it was an object, which is still read.
+may differ from pair to pair.
 
 The bytes depend on the samples alone: USTAR headers have a fixed time, owner and mode, and two zero blocks end the
 tar. Names are far below 100 bytes and images below 8 GiB, so no extended header is ever needed.
@@ -21,7 +21,6 @@ from typing import Any, BinaryIO
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from altalign.data import extras
 from altalign.data.schema import SAMPLE, SampleRow
 
 # The extension of each image format. JPEG is jpg, which every reader knows (open_clip reads jpg, png, jpeg and webp).
@@ -47,7 +46,6 @@ _BLOCK = tarfile.BLOCKSIZE
 _HELD_BYTES = 1 << 20  # bytes held before they are written
 _MODIFIED_S = 315_532_800  # 1980-01-01, the oldest time every archiver takes without a warning
 NULLABLE = ("image_url", "page_url", "source_key", "extra")  # no other column of a sample is ever null
-_KEY = re.compile(r"[0-9a-f]{32}")
 _COLUMNS, _SUFFIXES = tuple(SAMPLE.names), frozenset(EXTENSIONS.values())
 Members = list[tuple[str, bytes]]  # of a sample: names and contents
 _AS_JSON = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":"))
@@ -91,23 +89,14 @@ class ShardWriter:
         """Append one sample; returns the side-car's row, in the order of `SAMPLE`.
 
         `row` has the columns of `SAMPLE`; `tar_offset` and `tar_bytes` are overwritten here, and an empty string
-        becomes null where a column may be null.
-
-        Raises:
-            ValueError: the row has other columns than `SAMPLE`, or a null outside `NULLABLE`; its key is not 32 hex
-                digits; its format is unknown; its text is not Unicode (a lone surrogate); or the image has 8 GiB or
-                more. Nothing is written then.
+        becomes null where a column may be null. ValueError, and nothing is written, where its format is unknown, its
+        text is not Unicode (a lone surrogate), a column that is never null is, or the image has 8 GiB or more.
         """
         row = {**row, "tar_offset": self.bytes + _BLOCK, "tar_bytes": len(image)}
-        if row.keys() != set(_COLUMNS):
-            differ = ", ".join(sorted(row.keys() ^ set(_COLUMNS)))
-            raise ValueError(f"a sample has the columns {', '.join(_COLUMNS)}; these differ: {differ}")
         row = {name: row[name] or None if name in NULLABLE else row[name] for name in _COLUMNS}
         if unknown := [name for name, value in row.items() if value is None and name not in NULLABLE]:
             raise ValueError(f"{row['key']}: {', '.join(unknown)} must not be null")
         key = row["key"]
-        if not _KEY.fullmatch(key):
-            raise ValueError(f"key {key!r}: not 32 lower-case hex digits")
         header = _header(f"{key}.{extension(row['format'])}", len(image))
         empty = {name: "" for name in NULLABLE if row[name] is None}  # in the JSON; its text is never null
         texts = _member(f"{key}.txt", row["caption"].encode())
@@ -217,8 +206,6 @@ def decoded(members: Members) -> Sample:
         raise ValueError(f"{key}.json: its keys are not the columns of a side-car")
     if columns["key"] != key:
         raise ValueError(f"{key}.json: it is the row of {columns['key']}")
-    if isinstance(columns["extra"], dict):
-        columns["extra"] = extras.encode(columns["extra"]) if columns["extra"] else None
     columns |= {name: columns[name] or None for name in NULLABLE}
     return Sample(image, txt.decode(), columns)
 

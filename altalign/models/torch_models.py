@@ -3,7 +3,6 @@
 No code of a checkpoint is run, and nothing is fetched.
 """
 
-import difflib
 import importlib
 import json
 from collections.abc import Callable, Iterable
@@ -220,19 +219,14 @@ def _digest(files: Iterable[Path], *more: str) -> str:
 
 def _check_known(name: str, model: str, known: list[str]) -> None:
     if model not in known:
-        near = difflib.get_close_matches(model, known, 3) or known[:3]
-        raise UsageError(f"{name}: no model of that name; there are {len(known):,}, such as {', '.join(near)}")
+        raise UsageError(f"{name}: no model of that name; the library has {len(known):,}, such as {known[0]}")
 
 
 def _check_weights(name: str, place: Path) -> None:
     """Refuse what is not there, and what is not numbers alone: libraries have ways back to reading code."""
     if not place.is_file():
-        pickles = [path.name for path in place.parent.glob("*.bin")]
-        pickle = f" ({pickles[0]} is a pickle, which may run code and is not read)" if pickles else ""
-        raise UsageError(
-            f"{name}: no weights at {place}{pickle}; give weights in safetensors, by a path relative to the working "
-            "directory"
-        )
+        repair = "give weights in safetensors, by a path relative to the working directory"
+        raise UsageError(f"{name}: no weights at {place}; {repair}")
     if place.suffix == ".safetensors":
         return
     try:
