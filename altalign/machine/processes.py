@@ -146,7 +146,6 @@ class _Process:
             self._connection.send(sys.path)
 
     def call(self, work: InProcesses[Item, Result], item: Item) -> Result:
-        """Return the result of an item from that process, or raise its error."""
         try:
             pickled = None if self._has is work else work.pickled
             self._has = None  # until it is known to have read it
@@ -171,18 +170,14 @@ class _Process:
         return result
 
     def is_alive(self) -> bool:
-        """Whether it can be given work; one that the system has killed is closed."""
-        if self._process.poll() is None:
-            return True
-        self.close()
-        return False
+        if self._process.poll() is not None:
+            self.close()
+        return self._process.returncode is None
 
     def close(self) -> None:
-        """End the process at once."""
         self._connection.close()
 
     def wait(self) -> int:
-        """Wait for its exit code; kill it if it does not end by itself."""
         children.end([self._process], within_s=_ENDS_WITHIN_S)
         return self._process.returncode
 
@@ -231,21 +226,16 @@ def serve(connection: "Connection[Any, Any]") -> None:
             with interrupts.part_of(given_up):
                 answer = pickle.dumps((False, work(item)), pickle.HIGHEST_PROTOCOL)
         except BaseException as error:
-            answer = _pickled(error)
+            where = "".join(traceback.format_exception(error))
+            in_words = RuntimeError(f"{type(error).__name__}: {error}")
+            in_words.add_note(where)
+            answer = pickle.dumps((True, in_words))  # for what a pickle makes another error of, or an exit
+            with suppress(Exception):
+                error.add_note(where)
+                itself = pickle.dumps((True, error))
+                if str(pickle.loads(itself)[1]) == str(error) and isinstance(error, Exception):
+                    answer = itself
         try:
             connection.send_bytes(answer)
         except OSError:  # nobody reads it
             os._exit(0)
-
-
-def _pickled(error: BaseException) -> bytes:
-    """An error for the parent, with its traceback. One that does not survive pickling is passed on as words."""
-    where = "".join(traceback.format_exception(error))
-    in_words = RuntimeError(f"{type(error).__name__}: {error}")
-    in_words.add_note(where)
-    with suppress(Exception):
-        error.add_note(where)
-        answer = pickle.dumps((True, error))
-        if str(pickle.loads(answer)[1]) == str(error) and isinstance(error, Exception):
-            return answer
-    return pickle.dumps((True, in_words))

@@ -144,15 +144,11 @@ AT_ONCE = {
     "no function": ("no_prices = 3", "[text] filters: my_rules.py has no function 'no_prices'"),
     "an unknown column": (
         "\ndef no_prices(captions, words_at_most): ...",
-        "my_rules.py line 2: no_prices: nothing is known of its parameter 'captions'; the columns are caption, url, ",
-    ),
-    "any arguments": (
-        "def no_prices(**values): ...",
-        "my_rules.py line 1: no_prices: nothing is known of its parameter '**values'; ",
+        "my_rules.py line 2: no_prices: missing a required argument: 'captions'; the columns are caption, url, ",
     ),
     "an unknown setting": (
         "def no_prices(caption): ...",
-        "[text.own.no_prices] words_at_most: my_rules.py line 1: no_prices has no such setting; ",
+        "my_rules.py line 1: no_prices: got an unexpected keyword argument 'words_at_most'; ",
     ),
     "something else than booleans": (
         "def no_prices(caption, words_at_most): return caption",
