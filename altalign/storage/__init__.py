@@ -190,7 +190,7 @@ def write(path: str, *, durable: bool = False, written: Callable[[], Written] | 
 def growing(path: str, *, keep: int | None = None) -> Iterator[Growing]:
     """A file to append to: the first `keep` bytes of what is there (None: all of it) stay.
 
-    Whoever is killed may leave a part of the last write; in a store, nothing of what was added.
+    Whoever is killed may leave a part of the last write; in a store, all but what was added since it went there last.
     """
     with at(path).growing(path, keep=keep) as file:
         yield file

@@ -11,6 +11,7 @@ import shutil
 import tempfile
 import time
 from collections.abc import Iterator
+from concurrent.futures import wait
 from contextlib import contextmanager, suppress
 from pathlib import Path, PurePosixPath
 from typing import IO, Any, BinaryIO, Literal, cast
@@ -19,6 +20,7 @@ import pyarrow as pa
 import pyarrow.fs as pafs
 
 from altalign.errors import StoreError, UsageError
+from altalign.machine.threads import done
 from altalign.storage import clients, local
 from altalign.storage.clients import asking, client, each, threads
 from altalign.storage.paths import Place, Stamp, absolute
@@ -31,6 +33,7 @@ ONE_REQUEST_BYTES = 5 << 20  # what is larger waits in a temporary file, and goe
 _LARGE_AT_ONCE = {"s3": 2, "gs": 8}
 _COPIED_BYTES = 40 << 20  # of an upload at a time: Arrow copies each of its parts, of 10 MB, before it sends them
 _COPIED_BYTES_AT_MOST = 5 << 30  # of S3's request CopyObject
+SENT_EVERY_S = 20.0  # after the last time, a growing file
 LEASE_S = 120.0  # of a ticket
 _KNOWN_FOR_S = 60.0
 
@@ -235,19 +238,40 @@ def _put(place: Place, data: pa.Buffer) -> None:
         raise OSError(f"{arrived} bytes arrived of {data.size}")
 
 
+class GrowingObject(local.GrowingFile):
+    """A file that grows in a store, which cannot append: bytes wait in a local file, and all of it goes up anew."""
+
+    def __init__(self, path: str, file: IO[bytes], size: int):
+        super().__init__(file.fileno(), Path(tempfile.gettempdir(), path.rpartition("/")[2]), size)
+        self._path, self._whole, self._due_s = path, file, time.monotonic() + SENT_EVERY_S
+        self.sending = done(None)
+
+    def write(self, data: bytes) -> None:
+        """Add bytes."""
+        super().write(data)
+        if time.monotonic() >= self._due_s and self.sending.done():
+            self.sending.result()
+            self.sending = threads("growing").submit(self.send)
+
+    def send(self) -> None:
+        """Upload what there is of it."""
+        upload(self._path, _mapped(self._whole, self.bytes))
+        self._due_s = time.monotonic() + SENT_EVERY_S
+
+
 @contextmanager
-def growing(path: str, *, keep: int | None = None) -> Iterator[local.GrowingFile]:
-    """A store cannot append: bytes wait in a local file, which goes up as a whole when the block ends, well or not."""
+def growing(path: str, *, keep: int | None = None) -> Iterator[GrowingObject]:
     with tempfile.TemporaryFile() as file:
         with suppress(FileNotFoundError):
             file.write(get(path))
         size = file.truncate(file.tell() if keep is None else min(keep, file.tell()))
         file.seek(size)
-        grown = local.GrowingFile(file.fileno(), Path(tempfile.gettempdir(), path.rpartition("/")[2]), size)
+        grown = GrowingObject(path, file, size)
         try:
             yield grown
         finally:
-            upload(path, _mapped(file, grown.bytes))
+            wait([grown.sending])  # where it failed, all of it is sent once more
+            grown.send()
 
 
 def move(path: str, target: str) -> None:

@@ -47,6 +47,19 @@ with storage.write(sys.argv[1]) as file:
     if sys.argv[2] == "while writing":
         os.kill(os.getpid(), signal.SIGKILL)
 """
+KILLED_WHILE_IT_GROWS = """
+import os, signal, sys
+from altalign import storage
+with storage.growing(sys.argv[1]) as file:
+    for number in range(250):
+        file._due_s = 0.0
+        file.write(b"%03d\\n" % number)
+        file.sending.result()
+    file._due_s = float("inf")
+    file.write(b"lost")
+    os.kill(os.getpid(), signal.SIGKILL)
+"""
+
 KILLED_WHILE_IT_HOLDS = """
 import os, signal, sys
 from altalign import storage
@@ -266,18 +279,17 @@ def test_a_store_that_fails_is_not_taken_for_a_broken_file(s3: Server, failing: 
 # What grows ----------------------------------------------------------------------------------------------------------
 
 
-def test_whatever_ends_the_block_what_grew_goes_up(s3: Server) -> None:
-    path = f"{s3.url}/x.log"
-
-    def fail() -> None:
-        with storage.growing(path) as file:
-            file.write(b"one")
-            assert not storage.exists(path)
-            raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        fail()
-    assert storage.read_bytes(path) == b"one"
+@pytest.mark.parametrize("before", [b"", b"before\n"])
+def test_whoever_is_killed_loses_what_came_since_the_last_upload(before: bytes, s3: Server) -> None:
+    path, whole = f"{s3.url}/x.log", before + b"".join(b"%03d\n" % number for number in range(250))
+    if before:
+        storage.write_bytes(path, before)
+    assert run_python(KILLED_WHILE_IT_GROWS, path) == -signal.SIGKILL
+    assert all_names(s3) == ["x.log"]
+    assert storage.read_bytes(path) == whole
+    with storage.growing(path, keep=len(before) + 4) as file:
+        file.write(b"more")
+    assert storage.read_bytes(path) == whole[: len(before) + 4] + b"more"
 
 
 # Copies --------------------------------------------------------------------------------------------------------------
