@@ -5,7 +5,7 @@ Numbers are from the ALIGN paper (section 3 and appendix A) unless marked "ours"
 """
 
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Collection
 from itertools import count
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
@@ -15,7 +15,7 @@ from pydantic import Discriminator, Field, Tag, field_validator, model_validator
 from altalign import __version__, storage
 from altalign.machine.cores import cores
 from altalign.settings import allowed_addresses
-from altalign.settings.common import TAKE_IT_OUT, ReadBy, Removed, Settings, twice, without_removed
+from altalign.settings.common import ReadBy, Settings, twice
 
 Extract, Tables, Judge, Fetch, Decontaminate, Write = map(
     ReadBy, ("extract", "tables", "judge", "fetch", "decontaminate", "write")
@@ -33,11 +33,6 @@ FUNCTION = r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*"  # MODULE:FUNCTION
 Function = Annotated[str, Field(pattern=f"^{FUNCTION}$")]
 Own = dict[str, dict[str, Any]]  # settings of rules of a run's own, by the names of their functions
 _OWN_AT_MOST = 48  # verdicts are bits of 64, which the built-in rules share
-_REMOVED: Removed = {
-    "fetch.unit_deadline_s": (3600, TAKE_IT_OUT),
-    "decontaminate.nearest_clusters": (10, TAKE_IT_OUT),
-    "decontaminate.bucket_clusters": (3, TAKE_IT_OUT),
-}
 
 
 class RunSettings(Settings):
@@ -418,11 +413,6 @@ class CurateConfig(Settings):
     audit: Annotated[AuditSettings, Extract] = AuditSettings()
     card: Annotated[CardSettings, Write] = CardSettings()
     engine: EngineSettings = EngineSettings()
-
-    @model_validator(mode="before")
-    @classmethod
-    def _of_this_version(cls, values: Any) -> Any:
-        return without_removed(values, _REMOVED) if isinstance(values, Mapping) else values
 
     @field_validator("input", mode="before")
     @classmethod

@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import Field, field_validator, model_validator
 
 from altalign.data.schema import SAMPLE
-from altalign.settings.common import TAKE_IT_OUT, Removed, Settings, twice, without_removed
+from altalign.settings.common import Settings, twice
 from altalign.settings.curate import FUNCTION
 
 Share = Annotated[float, Field(ge=0, le=1)]
@@ -24,7 +24,6 @@ _NEEDS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "noise": (("model",), ()),
     "own": (("function",), ("settings",)),
 }
-_REMOVED: Removed = {"script_veto": (True, TAKE_IT_OUT), "activation": ("none", TAKE_IT_OUT)}
 
 
 class ScoreSettings(Settings):
@@ -55,15 +54,6 @@ class ScoreSettings(Settings):
     """Own: `MODULE:FUNCTION`, beside the settings file or on the Python path."""
     settings: dict[str, Any] = Field(default_factory=dict)
     """Own: keyword arguments of the function."""
-
-    @model_validator(mode="before")
-    @classmethod
-    def _of_this_version(cls, values: Any) -> Any:
-        if not isinstance(values, dict):
-            return values
-        if "run" in values:
-            raise ValueError(f'run is a model now; give model = "run:{values["run"]}"')
-        return without_removed(values, _REMOVED)
 
     @field_validator("name")
     @classmethod

@@ -139,12 +139,11 @@ def find(pattern: str) -> list[str]:
         kinds[info.path] = _KINDS.get(info.type, "missing")
     # as in the module glob, `**` within a name is `*`, and only a point matches a leading point
     rest = [part if part == "**" else re.sub(r"\*+", "*", part) for part in parts[plain:]]
-    pattern, has_hidden = glob_translate("/".join(rest)), any(part.startswith(".") for part in rest)
+    matches, has_hidden = re.compile(glob_translate("/".join(rest))), any(part.startswith(".") for part in rest)
     hits = []
     for name, kind_of_name in kinds.items():
-        below = name.split("/")[plain:]
-        is_hidden = any(part.startswith(".") for part in below)
-        if below and re.match(pattern, "/".join(below)) and (has_hidden or not is_hidden):
+        below = "/".join(name.split("/")[plain:])
+        if below and matches.match(below) and (has_hidden or "/." not in f"/{below}"):
             hits.append(f"{scheme}://{name}")
             _LISTED[hits[-1]] = time.monotonic(), kind_of_name
     return sorted(hits)
@@ -302,27 +301,24 @@ def move_folder(path: str, target: str) -> None:
 
 
 def delete_file(path: str) -> None:
-    place = Place.parse(path)
     with asking(path), suppress(FileNotFoundError):
-        client(place).delete_file(place.name)
+        client(place := Place.parse(path)).delete_file(place.name)
 
 
 def delete(path: str) -> None:
     _LISTED.pop(absolute(path), None)
     place = Place.parse(path)
-    with asking(path):
-        info = client(place).get_file_info(place.name)
-        if info.is_file:
-            client(place).delete_file(place.name)
-        # GCS has no request for a folder, and Arrow's wants an object that stands for it
-        elif info.type == pafs.FileType.Directory and place.scheme == "gs":
-            list(each(delete_file, [*files_below(path), f"{absolute(path)}/"]))
-        # S3 deletes a thousand objects a request. Some stores are file systems, where a folder that is not empty stays
-        elif info.type == pafs.FileType.Directory:
-            folders = [each.path for each in listed(path, is_recursive=True) if not each.is_file]
-            for folder in sorted([place.name, *folders], key=lambda folder: folder.count("/"), reverse=True):
-                with suppress(FileNotFoundError):
-                    client(place).delete_dir(folder)
+    if (existing := kind(path)) == "file":
+        delete_file(path)
+    # GCS has no request for a folder, and Arrow's wants an object that stands for it
+    elif existing == "folder" and place.scheme == "gs":
+        list(each(delete_file, [*files_below(path), f"{absolute(path)}/"]))
+    # S3 deletes a thousand objects a request. Some stores are file systems, where a folder that is not empty stays
+    elif existing == "folder":
+        folders = [each.path for each in listed(path, is_recursive=True) if not each.is_file]
+        for folder in sorted([place.name, *folders], key=lambda folder: folder.count("/"), reverse=True):
+            with asking(path), suppress(FileNotFoundError):
+                client(place).delete_dir(folder)
 
 
 def sweep(_: str) -> None:

@@ -248,7 +248,6 @@ def test_models_of_wrong_shapes_are_one_line(in_folder: Path) -> None:
         ({"name": "x", "kind": "language", "model": "nowhere.bin"}, "no such file"),
         ({"name": "x", "kind": "noise", "model": "run:nowhere"}, "no such file"),
         ({"name": "x", "kind": "noise", "model": "nowhere"}, 'takes a training run, "run:TRAINING_RUN"'),
-        ({"name": "x", "kind": "noise", "run": "nowhere"}, 'run is a model now; give model = "run:nowhere"'),
         ({"name": "x", "kind": "text", "profanity": "nowhere.txt"}, "no such file"),
         ({"name": "x", "kind": "own", "function": "nowhere:f"}, "no module 'nowhere'"),
         ({"name": "x", "kind": "own", "function": "f"}, "not of the form"),
