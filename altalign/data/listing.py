@@ -27,7 +27,6 @@ SEALED = ("manifest.json", "run.json")
 NOT_LISTED = (FILE, SETTINGS, *SEALED, *CARD, *REPORT)
 # a trial comes before the data; clusters and scores rest on the shards, and are made afterwards
 _NOT_OF_DATA = ("log", "work", "trial", "clusters", "scores")
-_AT_ONCE_BYTES = 1 << 20
 _AT_ONCE_IN_STORE = 16
 
 
@@ -52,12 +51,10 @@ def read(run_folder: str) -> dict[str, Written]:
 def digest(path: str, kind: Kind = "SHA-256") -> Written:
     """Size and digest of a file as it is now."""
     so_far, size = begun(kind), 0
-    buffer = memoryview(bytearray(_AT_ONCE_BYTES))
-    with storage.open_read(path) as file:
-        while read := file.readinto(buffer):  # type: ignore[attr-defined]
-            interrupts.check()
-            so_far.update(buffer[:read])
-            size += read
+    for piece in storage.read_pieces(path):
+        interrupts.check()
+        so_far.update(piece)
+        size += len(piece)
     return Written(size, so_far.hexdigest())
 
 

@@ -43,7 +43,7 @@ IMAGE_NAMES = (
 BESIDE = re.compile(r"(^|/)(\._[^/]*|__MACOSX(/.*)?|PaxHeaders?(\.\d+)?/.*)$")
 
 _BLOCK = tarfile.BLOCKSIZE
-_HELD_BYTES = 1 << 20  # bytes held before they are written
+_READ_BYTES = 1 << 20
 _MODIFIED_S = 315_532_800  # 1980-01-01, the oldest time every archiver takes without a warning
 NULLABLE = ("image_url", "page_url", "source_key", "extra")  # no other column of a sample is ever null
 _COLUMNS, _SUFFIXES = tuple(SAMPLE.names), frozenset(EXTENSIONS.values())
@@ -66,23 +66,19 @@ class Sample:
 
 
 class ShardWriter:
-    """Writes samples to a binary file, a megabyte at a time, and keeps its size and digest.
+    """Writes samples to a binary file, and keeps its size and digest.
 
     It only appends, so an upload will do. `end()` writes the end of the archive; without it the file is no tar.
     """
 
     def __init__(self, file: BinaryIO) -> None:
-        self._file = file
-        self._digest = sha256()
-        self._held: list[bytes] = []  # written and digested together: each such call releases Python's lock
-        self._held_bytes = 0
+        self._file, self._digest = file, sha256()
         self.bytes = 0  # of the archive so far
         self.rows = 0
 
     @property
     def sha256(self) -> str:
         """SHA-256 of the archive so far, in lower-case hex."""
-        self._flush()
         return self._digest.hexdigest()
 
     def write(self, image: bytes, row: Mapping[str, Any]) -> SampleRow:
@@ -124,24 +120,14 @@ class ShardWriter:
         return place
 
     def end(self) -> None:
-        """Append the two zero blocks that end an archive, and write what is left."""
+        """Append the two zero blocks that end an archive."""
         self._append(bytes(2 * _BLOCK))
-        self._flush()
 
     def _append(self, *parts: bytes) -> None:
-        size = sum(map(len, parts))
-        self._held += parts
-        self._held_bytes += size
-        self.bytes += size
-        if self._held_bytes >= _HELD_BYTES:
-            self._flush()
-
-    def _flush(self) -> None:
-        if self._held:
-            data = b"".join(self._held)
-            self._held, self._held_bytes = [], 0
-            self._file.write(data)
-            self._digest.update(data)
+        data = b"".join(parts)  # each call that writes or digests releases Python's lock
+        self._file.write(data)
+        self._digest.update(data)
+        self.bytes += len(data)
 
 
 def table_of(rows: Iterable[Mapping[str, object]]) -> pa.Table:
@@ -181,7 +167,7 @@ def samples(tar_file: BinaryIO) -> Iterator[Sample]:
 
     ValueError where it is a cut tar or none, or a sample is not an image, a txt and a json of one key, in this order.
     """
-    pieces = iter(lambda: tar_file.read(_HELD_BYTES), b"")
+    pieces = iter(lambda: tar_file.read(_READ_BYTES), b"")
     return map(decoded, members(pieces))
 
 

@@ -106,12 +106,7 @@ def is_made_of_others(run_folder: str) -> bool:
 def check_curated(run_folder: str) -> None:
     """Refuse a run that was made of other runs."""
     if is_made_of_others(run_folder):
-        facts = storage.read_json(storage.join(run_folder, "run.json"))["stages"][SELECT].get("reads", {})
-        folders, verb = ", ".join(facts.get("folders", [])), facts.get("operation", "")
-        raise UsageError(
-            f"{run_folder}: made of another run ({folders}) by `altalign {verb}`, not by a curation; do that to the "
-            "run it was made of, and make it again"
-        )
+        raise UsageError(f"{run_folder}: made of another run, not by a curation; do that to the run it was made of")
 
 
 @contextmanager

@@ -76,13 +76,11 @@ class Model:
 
 
 def opened(name: str, where: str, *, with_texts: bool) -> Model:
-    """The model of a name. A process keeps it for as long as its files stay the same.
+    """The model of a name, which the setting `where` gives. A process keeps it for as long as its files stay the same.
 
-    Args:
-        name: `onnx:FOLDER` or `onnx:FILE.onnx`, `open_clip:DIR` or `open_clip:MODEL:CHECKPOINT`,
-            `timm:MODEL:CHECKPOINT`, `align:FOLDER` or `run:TRAINING_RUN`.
-        where: the setting that names it, for errors.
-        with_texts: whether texts are encoded too, in the precision of the training; images alone are in float32.
+    The name is `onnx:FOLDER` or `onnx:FILE.onnx`, `open_clip:DIR` or `open_clip:MODEL:CHECKPOINT`,
+    `timm:MODEL:CHECKPOINT`, `align:FOLDER` or `run:TRAINING_RUN`. With texts, they are encoded too, and all in the
+    precision of the training; images alone are in float32.
 
     Raises UsageError: there is no such model, a package is missing, or what it gives cannot be compared.
     """
@@ -153,19 +151,19 @@ def _torch(name: str, where: str, *, with_texts: bool) -> Model:
         colours = pixels[:, :, None].repeat(3, axis=2) if pixels.ndim == 2 else pixels
         return of_pixels(np.ascontiguousarray(colours))
 
-    def embeddings(make: Callable[[], torch.Tensor]) -> Floats:
+    def embeddings(make: Callable[[Any], torch.Tensor], inputs: Any) -> Floats:
         # again in each call: a thread that has not set it may take all cores, and add up in another order
         torch.set_num_threads(1)
         with torch.inference_mode():
-            return make().float().cpu().numpy()
+            return make(inputs).float().cpu().numpy()
 
     return Model(
         name,
         encoder.digest,
         encoder.short_side_px,
         prepared,
-        lambda prepared: embeddings(lambda: encoder.encode_image(torch.stack(list(prepared)))),
-        (lambda texts: embeddings(lambda: encoder.encode_text(list(texts)))) if with_texts else None,
+        lambda prepared: embeddings(encoder.encode_image, torch.stack(list(prepared))),
+        (lambda texts: embeddings(encoder.encode_text, list(texts))) if with_texts else None,
     )
 
 

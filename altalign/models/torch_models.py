@@ -31,13 +31,10 @@ _OPEN_CLIP, _ALIGN = "open_clip_model.safetensors", "model.safetensors"
 
 
 def opened(name: str, *, device: Device = "auto", is_exact: bool = False) -> Encoder:
-    """The model of a name.
+    """The model of a name, on a device (`auto`: a GPU where there is one).
 
-    Args:
-        name: `open_clip:DIR`, `open_clip:MODEL:CHECKPOINT`, `timm:MODEL:CHECKPOINT`, a folder of AlignModel
-            (`align:DIR`) or a training run (`run:DIR`).
-        device: what it computes on; `auto`: a GPU where there is one.
-        is_exact: of a training run, compute in float32, whatever it was trained in.
+    The name is `open_clip:DIR`, `open_clip:MODEL:CHECKPOINT`, `timm:MODEL:CHECKPOINT`, a folder of AlignModel
+    (`align:DIR`) or a training run (`run:DIR`), which with `is_exact` computes in float32, whatever it was trained in.
 
     Raises UsageError: there is no such model or device, a package is missing, or weights are missing, of another model,
     or of a kind that may run code.

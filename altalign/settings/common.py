@@ -129,20 +129,19 @@ def _read(path: Path | str) -> dict[str, Any]:
 def _apply(values: dict[str, Any], override: str) -> tuple[str, ...]:
     """Set one `section.key=value` in `values`; returns the parts of its name."""
     name, equals, text = override.partition("=")
-    *sections, key = (part.strip() for part in name.split("."))
-    if not equals or not key or not all(sections):
+    *sections, key = parts = tuple(part.strip() for part in name.split("."))
+    if not equals or not all(parts):
         raise UsageError(f"--set {override}: not of the form section.key=value, such as text.words_at_least=3")
     table: Any = values
-    for depth, section in enumerate(sections, start=1):
+    for section in sections:
         table = table.setdefault(section, {})
-        if isinstance(table, list):
-            if len(table) != 1:
-                raise UsageError(f"--set {override}: there are {len(table)} [[{section}]]; change them in the file")
+        if isinstance(table, list) and len(table) == 1:
             table = table[0]
         if not isinstance(table, dict):
-            raise UsageError(f"--set {override}: {'.'.join(sections[:depth])} is no section; give section.key=value")
+            why = f"{section} is no section, or there are several; change it in the file"
+            raise UsageError(f"--set {override}: {why}")
     table[key] = _value(text.strip())
-    return (*sections, key)
+    return parts
 
 
 def _value(text: str) -> Any:

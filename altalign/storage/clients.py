@@ -37,11 +37,6 @@ def client(place: Place, *, in_parts: bool = False) -> pafs.FileSystem:
     return _client(place.scheme, place.bucket, os.getpid(), in_parts=in_parts)
 
 
-def forget_clients() -> None:
-    """Forget all clients, so that the next request reads the environment again."""
-    _client.cache_clear()
-
-
 @cache
 # clients have threads, which a forked process has not
 def _client(scheme: str, bucket: str, _process: int, *, in_parts: bool) -> pafs.FileSystem:

@@ -98,9 +98,9 @@ def failing(s3: Server, monkeypatch: pytest.MonkeyPatch) -> Failing:
     def before(fault: faults.Fault) -> Iterator[None]:
         with faults.before(s3, fault) as url, monkeypatch.context() as patch:
             patch.setenv("AWS_ENDPOINT_URL", url)
-            clients.forget_clients()
+            clients._client.cache_clear()
             yield
-        clients.forget_clients()
+        clients._client.cache_clear()
 
     return before
 
@@ -249,9 +249,9 @@ def test_credentials_of_a_profile_are_taken(s3: Server, tmp_path: Path, monkeypa
         monkeypatch.delenv(variable)
     monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(tmp_path / "credentials"))
     monkeypatch.setenv("AWS_PROFILE", "mine")
-    clients.forget_clients()
+    clients._client.cache_clear()
     storage.write_bytes(f"{s3.url}/x", b"x")
-    clients.forget_clients()
+    clients._client.cache_clear()
 
 
 # Reading -------------------------------------------------------------------------------------------------------------
@@ -443,7 +443,7 @@ def test_trouble_is_one_line_that_says_what_to_do(
     monkeypatch.setenv("HOME", str(tmp_path))
     for name, value in environment.items():
         monkeypatch.setenv(name, value) if value is not None else monkeypatch.delenv(name)
-    clients.forget_clients()
+    clients._client.cache_clear()
     for ask, kind in (
         (lambda: storage.check(path), UsageError),
         (lambda: storage.write_bytes(f"{path}/x", b"x"), StoreError),
@@ -456,7 +456,7 @@ def test_trouble_is_one_line_that_says_what_to_do(
         line = re.sub(r" \((?!AWS_).*?\);", " (…);", line)
         assert line.partition(": ")[2] == said
         assert str(caught.value).startswith(path)
-    clients.forget_clients()
+    clients._client.cache_clear()
 
 
 def test_a_bucket_of_gcs_that_is_not_there_is_said(gcs: Server) -> None:
