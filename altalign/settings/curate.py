@@ -25,7 +25,7 @@ OWN_TABLES = "own"  # [text] tables of a run that keeps those it has
 LARGEST = 2**63 - 1  # the largest integer of TOML, Arrow and Parquet
 Whole = Annotated[int, Field(ge=0, le=LARGEST)]
 Positive = Annotated[int, Field(ge=1, le=LARGEST)]
-EMBEDDERS = {"dct": 0, "phash": 0, "open_clip": 2, "timm": 2, "onnx": 1, "run": 1}  # names after the colon
+Embedder = Annotated[str, Field(pattern="^(dct|phash|(onnx|run):.+|(open_clip|timm):[^:]+:.+)$")]
 _OF_A_STEP = re.compile(r"/step-\d+/[^/]+$")  # in the folder of a checkpoint that is not being written
 Port = Annotated[int, Field(ge=1, le=65_535)]
 Line = Annotated[str, Field(pattern=r"^([^\s\p{C}]([^\p{C}]*[^\s\p{C}])?)?$")]  # of text, without spaces at its ends
@@ -81,13 +81,6 @@ class InputSettings(Settings):
     """Decode `&amp;` and the like in captions, once. Pages and WAT always are."""
     skip_unreadable: bool = False
     """Count an unreadable file as one `record_broken` instead of stopping."""
-
-    @field_validator("keep_columns")
-    @classmethod
-    def _kept_once(cls, names: list[str]) -> list[str]:
-        if wrong := twice(names):
-            raise ValueError(f'"{wrong}" is named twice; name it once')
-        return names
 
     @model_validator(mode="after")
     def _fits_together(self) -> Self:
@@ -283,7 +276,7 @@ class DecontaminateSettings(Settings):
     """Test images that must not be in the data: folders, Parquet files or WebDataset tars (or globs), each a path or
     `{name = "coco", path = "…", image_column = "image"}`.
     """
-    embedder: Annotated[str, Fetch] = "dct"
+    embedder: Annotated[Embedder, Fetch] = "dct"
     """What describes an image: `dct`, `phash`, `open_clip:MODEL:CHECKPOINT`, `timm:MODEL:CHECKPOINT`, `onnx:FILE` or
     `run:TRAINING_RUN`.
     """
@@ -309,7 +302,7 @@ class DecontaminateSettings(Settings):
     @property
     def embedder_files(self) -> list[str]:
         """The files named in `embedder`, on which results rest; for an ONNX file also the TOML beside it."""
-        kind, *names = self.embedder.split(":", maxsplit=EMBEDDERS[self.embedder.split(":")[0]])
+        kind, *names = self.embedder.split(":", maxsplit=2 if self.embedder.startswith(("open_clip:", "timm:")) else 1)
         if kind == "run":  # what the manifest of its newest checkpoint has digests of
             folder = storage.join(names[0], "checkpoints")
             marks = [mark for mark in storage.below(folder, "manifest.json") if _OF_A_STEP.search(mark)]
@@ -322,18 +315,6 @@ class DecontaminateSettings(Settings):
         if name := twice([each.name for each in self.named_sets]):
             raise ValueError(f'two test sets are named "{name}"; give names: {{name = "…", path = "…"}}')
         return self
-
-    @field_validator("embedder")
-    @classmethod
-    def _embedder_is_known(cls, value: str) -> str:
-        kind = value.split(":")[0]
-        names = value.split(":", maxsplit=EMBEDDERS.get(kind, 0))[1:]
-        if len(names) != EMBEDDERS.get(kind) or not all(names) or (not names and value != kind):
-            raise ValueError(
-                f'"{value}" is no embedder; give "dct", "phash", "open_clip:MODEL:CHECKPOINT", '
-                '"timm:MODEL:CHECKPOINT", "onnx:FILE" or "run:TRAINING_RUN"'
-            )
-        return value
 
 
 class DedupSettings(Settings):
