@@ -35,7 +35,7 @@ class Free(NamedTuple):
 
 
 def free(root: Path = Path("/")) -> Free:
-    """The scarcest of what limits memory: the machine, control groups, `ulimit -v`."""
+    """The scarcest of what limits memory: the machine, control groups, `ulimit -v` and `-d`."""
     limits = [Free(1 << 62, _NOTHING)]
     for place in control_groups(root):
         with suppress(OSError, ValueError):  # a group without a limit has "max"
@@ -46,9 +46,13 @@ def free(root: Path = Path("/")) -> Free:
     facts = _numbers(root / "proc/meminfo")
     if "MemAvailable" in facts:
         limits.append(Free(facts["MemAvailable"] + facts.get("SwapFree", 0), "the machine"))
-    if (most := resource.getrlimit(resource.RLIMIT_AS)[0]) != resource.RLIM_INFINITY:
-        used = _numbers(root / "proc/self/status").get("VmSize", 0)
-        limits.append(Free(max(0, most - used), "ulimit -v", is_address_space=True))
+    facts = _numbers(root / "proc/self/status")
+    for limit, used, name in (
+        (resource.RLIMIT_AS, "VmSize", "ulimit -v"),
+        (resource.RLIMIT_DATA, "VmData", "ulimit -d"),
+    ):
+        if (most := resource.getrlimit(limit)[0]) != resource.RLIM_INFINITY:
+            limits.append(Free(max(0, most - facts.get(used, 0)), name, limit == resource.RLIMIT_AS))
     return min(limits, key=lambda each: each.bytes - each.is_address_space * _ADDRESS_SPACE_BYTES)
 
 

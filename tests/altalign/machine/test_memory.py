@@ -52,7 +52,8 @@ def test_a_group_without_a_limit_and_a_system_without_such_files_limit_nothing(t
 
 
 def test_address_space_is_compared_by_what_it_leaves_for_use(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(resource, "getrlimit", lambda _: (2_000_000_000, 2_000_000_000))
+    limits = {resource.RLIMIT_AS: 2_000_000_000, resource.RLIMIT_DATA: resource.RLIM_INFINITY}
+    monkeypatch.setattr(resource, "getrlimit", lambda which: (limits[which], limits[which]))
     root = machine(
         tmp_path,
         {
@@ -61,6 +62,8 @@ def test_address_space_is_compared_by_what_it_leaves_for_use(tmp_path: Path, mon
         },
     )
     assert memory.free(root) == Free(2_000_000_000 - 100_000 * 1024, "ulimit -v", is_address_space=True)
+    limits[resource.RLIMIT_DATA] = 1_000_000_000
+    assert memory.free(root) == Free(1_000_000_000 - 50_000 * 1024, "ulimit -d")
 
 
 @pytest.mark.parametrize(
