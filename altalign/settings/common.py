@@ -222,7 +222,7 @@ def _sentence(cls: type[BaseModel], where: str, overridden: Sequence[tuple[str, 
     header = f"[{'.'.join(section)}]" if not number else f"[[{'.'.join(section)}]] number {number + 1}"
     here = " ".join(filter(None, (where, section and header, setting)))
     if given := [name for name in overridden if all(map(str.__eq__, name, names))]:
-        here = f"--set {'.'.join(max(given[-1], (*section, *filter(None, [setting])), key=len))}"
+        here = f"--set {'.'.join(max((*section, *filter(None, [setting])), given[-1], key=len))}"
     if kind == "extra_forbidden":
         what = "setting" if len(names) > 1 else "section"
         return f"{here}: no such {what} (there are: {', '.join(owner.model_fields)})"

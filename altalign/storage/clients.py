@@ -145,6 +145,7 @@ def trouble(error: BaseException, path: str) -> AltalignError:
     what, _, repair = text.partition("; ")
     where = f" at {endpoint}" if (endpoint := _endpoint(place.scheme)) else ""
     error_of = FullDiskError if what.startswith("no space") else StoreError
-    message = message.rpartition("AWS Error ")[2]
-    message = re.sub(r"^.* operation: (?:\w+ Message: )?| \(Request ID: [^)]*\)|; Details: .*", "", message)
+    message = re.sub(r"^.* operation: (?!No response)| \(Request ID: [^)]*\)|; Details: .*", "", message)
+    message = re.sub(r"^Unable to parse ExceptionName: \w+ Message: ", "", message.rpartition("AWS Error ")[2])
+    message = message.strip().rstrip(".")
     return error_of(f"{path}: {what}{where} ({message}); {repair}, and run the same command again")

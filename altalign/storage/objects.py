@@ -301,6 +301,7 @@ def move_folder(path: str, target: str) -> None:
 
 
 def delete_file(path: str) -> None:
+    _LISTED.pop(absolute(path), None)
     with asking(path), suppress(FileNotFoundError):
         client(place := Place.parse(path)).delete_file(place.name)
 
