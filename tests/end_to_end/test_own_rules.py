@@ -182,12 +182,12 @@ LATER = {
     ),
     "a null": (
         "    return pc.if_else(pc.match_substring(caption, '$'), pa.scalar(None, pa.bool_()), False)",
-        "my_rules.py line 4: no_prices: it returned 6 of bool with 2 nulls; give a pyarrow array of 6 booleans without "
+        "my_rules.py line 4: no_prices: it returned 6 of bool with 1 nulls; give a pyarrow array of 6 booleans without "
         "nulls",
     ),
     "too few": (
         "    return pa.array([True] * (len(caption) // 2), pa.bool_())",
-        "my_rules.py line 4: no_prices: it returned 3 of bool; give a pyarrow array of 6 booleans, ",
+        "my_rules.py line 4: no_prices: it returned 3 of bool; give a pyarrow array of 6 booleans without nulls",
     ),
 }
 
