@@ -1,6 +1,5 @@
 """`altalign VERB …`: imports a verb's module when it is called, and reports every error as a line and an exit code."""
 
-import difflib
 import errno
 import logging
 import os
@@ -77,46 +76,39 @@ def main(argv: Sequence[str] | None = None, verbs: Verbs = VERBS) -> int:
     if argv is None:
         startup.prepare()
     terminal.open_streams()
-    try:
-        with interrupts.handled(to_the_end=argv is None):
-            return _main(argv, verbs)
-    except KeyboardInterrupt as error:
-        name = "" if error.args in ((), ("SIGINT",)) else f" ({error})"
-        given = sys.argv if argv is None else argv
-        anew = next((f" without {flag}" for flag in ("--restart", "--rerun") if flag in given), "")
-        code = error.exit_code if isinstance(error, interrupts.Interrupted) else 130
-        return _fail(f"interrupted{name}; run the same command again{anew}, it continues", code)
-    finally:
-        # Where it was not imported, there are no processes to close; importing it takes a hundredth of a second.
-        if "altalign.machine.processes" in sys.modules:
-            sys.modules["altalign.machine.processes"].OF_COMMAND.close()
-
-
-def _main(argv: Sequence[str] | None, verbs: Verbs) -> int:
     args = list(sys.argv[1:] if argv is None else argv)
-    ours = args[: args.index("--")] if "--" in args else args
-    is_debug = "--debug" in ours
+    is_debug = "--debug" in (args[: args.index("--")] if "--" in args else args)
     if is_debug:
         args.remove("--debug")
     # Log messages of libraries are not for the user.
     logging.getLogger().setLevel(logging.WARNING if is_debug else logging.CRITICAL)
     try:
-        code = _run(args, verbs)
-        sys.stdout.flush()
+        with interrupts.handled(to_the_end=argv is None):
+            code = _run(args, verbs)
+            sys.stdout.flush()
+            return code
     except SystemExit as leave:
         # argparse exits like this after its own message. rich exits with 1 and no message when the reader of our
         # output has left; it has closed stdout by then.
         if leave.code == 1 and isinstance(leave.__context__, BrokenPipeError):
             return 0
         raise
+    except KeyboardInterrupt as error:
+        name = "" if error.args in ((), ("SIGINT",)) else f" ({error})"
+        anew = next((f" without {flag}" for flag in ("--restart", "--rerun") if flag in args), "")
+        code = error.exit_code if isinstance(error, interrupts.Interrupted) else 130
+        return _fail(f"interrupted{name}; run the same command again{anew}, it continues", code)
     except Exception as error:
-        if _reader_left(error):
+        if isinstance(error, BrokenPipeError) and _reader_left():
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # discards what is still to be flushed
             return 0
         if is_debug:
             sys.stderr.write(terminal.lines_shown(traceback.format_exc()))
         return _fail(_message(error), error.exit_code if isinstance(error, AltalignError) else 1)
-    return code
+    finally:
+        # Where it was not imported, there are no processes to close; importing it takes a hundredth of a second.
+        if "altalign.machine.processes" in sys.modules:
+            sys.modules["altalign.machine.processes"].OF_COMMAND.close()
 
 
 def _run(args: list[str], verbs: Verbs) -> int:
@@ -127,17 +119,13 @@ def _run(args: list[str], verbs: Verbs) -> int:
         sys.stdout.write(f"altalign {__version__}\n")
         return 0
     if args[0] not in verbs:
-        near = difflib.get_close_matches(args[0], verbs, n=1, cutoff=0.65)
-        hint = f"did you mean {near[0]}?" if near else f"there are: {', '.join(verbs)}"
-        raise UsageError(f"{args[0]}: no such verb ({hint})")
+        raise UsageError(f"{args[0]}: no such verb (there are: {', '.join(verbs)})")
     module, function = verbs[args[0]][0].split(":")
     return getattr(import_module(module), function)(args[1:])
 
 
-def _reader_left(error: Exception) -> bool:
+def _reader_left() -> bool:
     """Whether the reader of our output has closed it; a broken pipe between workers is an error instead."""
-    if not isinstance(error, BrokenPipeError):
-        return False
     poll = select.poll()
     poll.register(sys.stdout.fileno(), 0)
     return bool(poll.poll(0))

@@ -1,13 +1,4 @@
-"""The exceptions a user can see, and the exit code of each.
-
-    AltalignError           exit 1: the command failed
-    ├── UsageError          exit 2: wrong settings, paths or arguments; raised before any work
-    ├── UnreadableError     a whole input file cannot be read
-    ├── DamagedError        a file that a run wrote has changed since
-    ├── FullDiskError       no space is left where the run is written
-    ├── StoreError          an object store does not answer, or refuses
-    ├── CountsError         counts do not add up: a defect of ours, never of the data
-    └── NotFoundError       a search found nothing
+"""The exceptions a user can see, each an AltalignError with its exit code.
 
 Error text has one form: what is wrong, where, the value, what to do.
 """

@@ -29,13 +29,7 @@ _ONE_AT_A_TIME = threading.Lock()  # the processes beside us are one command's
 
 
 def open(run: Folder) -> "Run":  # noqa: A001 - as in gzip and tarfile
-    """Open a run folder: local, `s3://BUCKET/…` or `gs://BUCKET/…`. Reads one small file.
-
-    Raises:
-        UsageError: there is no such folder, or it is not a run.
-        DamagedError: run.json is damaged.
-        StoreError: its object store does not answer.
-    """
+    """Open a run folder: local, `s3://BUCKET/…` or `gs://BUCKET/…`. Reads one small file."""
     from altalign.audit.opened import Run
 
     return Run.open(os.fspath(run))
@@ -59,11 +53,6 @@ def curate(
 
     Returns:
         The finished run.
-
-    Raises:
-        UsageError: a setting is wrong, or the folder holds a run of other settings or files and `rerun` is not given.
-        AltalignError: whatever else the command would fail with, in its words: nothing is left of the pool, a check
-            fails, the disk is full.
     """
     from altalign.commands import curate as command
     from altalign.commands.arguments import config_of_file
@@ -92,10 +81,6 @@ def audit(run: Folder, other: Folder | None = None) -> "list[Check] | Comparison
 
     Returns:
         The checks, which may have failed; of two runs, what differs.
-
-    Raises:
-        UsageError: a folder is no finished run.
-        DamagedError: a file of a run cannot be read.
     """
     with _at_work():
         if other is None:
@@ -108,11 +93,7 @@ def audit(run: Folder, other: Folder | None = None) -> "list[Check] | Comparison
 
 
 def _report(folder: str) -> None:
-    """Write the report of a run that has none yet; a warning where that cannot be done, for the run is whole.
-
-    Raises:
-        AltalignError: a check fails.
-    """
+    """Write the report of a run that has none yet, a warning where it cannot be; AltalignError where a check fails."""
     from altalign.audit.checks.findings import failed
     from altalign.commands import audit as command
 

@@ -49,7 +49,7 @@ def init(argv: Sequence[str]) -> int:
     arguments = parser.parse_args(argv)
     if arguments.to.exists():
         raise UsageError(f"{arguments.to}: is there already; give another file with --to, or remove it")
-    startup.place_kernels(compiles=False)
+    startup.place_kernels()
     from altalign.pipelines.opening import first_config
 
     name = arguments.paths[0].rstrip("/").rpartition("/")[2].partition(".")[0].strip("*?[]") or "mine"

@@ -40,7 +40,7 @@ def explain(argv: Sequence[str]) -> int:
     arguments = parser.parse_args(argv)
     with own_files(arguments.run):
         run = RunFolder.open(arguments.run)
-        startup.place_kernels(compiles=False)
+        startup.place_kernels()
         from altalign.audit import explain  # Arrow: a fifth of a second, which --help need not wait for
 
         text = explain.explain(

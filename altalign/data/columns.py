@@ -82,9 +82,8 @@ def joined(rows: pa.Table, shard: str, names: Sequence[str], scores: Mapping[str
             raise UnreadableError(f"{score.path(shard)}: its keys are not those of the shard; measure it again")
         for name in of_score:
             rows = rows.append_column(name, values[name])
-    for name in (name for name in dict.fromkeys(names) if name.startswith(EXTRA)):
-        kept = name.removeprefix(EXTRA)
+    for kept in (name.removeprefix(EXTRA) for name in dict.fromkeys(names) if name.startswith(EXTRA)):
         parsed = [None if each is None else json.loads(each).get(kept) for each in rows["extra"].to_pylist()]
         texts = [each if each is None or isinstance(each, str) else json.dumps(each) for each in parsed]
-        rows = rows.append_column(name, pa.array(texts, pa.string()))
+        rows = rows.append_column(f"{EXTRA}{kept}", pa.array(texts, pa.string()))
     return rows

@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import pairwise, product
-from typing import Any, TypeAlias
+from typing import Any, Self, TypeAlias
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -25,44 +25,64 @@ FailedRow: TypeAlias = tuple[str, str, list[str], int]
 _BETWEEN = " "  # separates reasons; none has a space in it
 
 
-class Counts:
+class _Cells:
+    """Rows by stage, source, and what is said of them; `_schema` is that of their table."""
+
+    _schema: pa.Schema
+
+    def __init__(self) -> None:
+        self._rows: Counter[tuple[str, str, Any]] = Counter()
+
+    def add_rows(self, stage: Stage, source: str, said: Any, rows: int) -> None:
+        """Count rows."""
+        raise NotImplementedError
+
+    def to_json(self) -> list[Any]:
+        """Rows in a fixed order: stages, then sources, then rules, each in their order; "kept" comes first."""
+        return [
+            (stage, source, said if isinstance(said, str) else [*said], self._rows[stage, source, said])
+            for stage, source, said in sorted(self._rows, key=lambda cell: _order(*cell))
+        ]
+
+    @classmethod
+    def from_json(cls, entries: Iterable[Sequence[Any]]) -> Self:
+        """The inverse of `to_json`; entries of several parts are added up."""
+        counts = cls()
+        for stage, source, said, rows in entries:
+            counts.add_rows(Stage(stage), source, said, rows)
+        return counts
+
+    def to_arrow(self) -> pa.Table:
+        """What occurred as a table, in the order of stages, sources and reasons."""
+        return pa.Table.from_pylist(
+            [dict(zip(self._schema.names, entry, strict=True)) for entry in self.to_json()], self._schema
+        )
+
+
+class Counts(_Cells):
     """Rows by (stage, source, reason), "kept" of a row that stays; CountsError for a reason of another stage."""
 
+    _schema = COUNTS
+
     def __init__(self, rows: Mapping[tuple[str, str, str], int] | None = None):
-        self._rows: Counter[tuple[str, str, str]] = Counter()
+        super().__init__()
         for (stage, source, reason), n in (rows or {}).items():
             self.add_rows(Stage(stage), source, reason, n)
 
-    def add_rows(self, stage: Stage, source: str, reason: str, rows: int) -> None:
+    def add_rows(self, stage: Stage, source: str, said: str, rows: int) -> None:
         """Count rows of one reason."""
         try:
-            _order(stage.value, source, reason)
+            _order(stage.value, source, said)
         except ValueError:
-            why = f"{stage.value} has no drop reason {str(reason)!r} ({rows} pairs of {source!r})"
+            why = f"{stage.value} has no drop reason {str(said)!r} ({rows} pairs of {source!r})"
             raise _defect(f"counts: {why}") from None
         if rows:
-            self._rows[stage.value, source, str(reason)] += rows
+            self._rows[stage.value, source, str(said)] += rows
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Counts) and self._rows == other._rows
 
     __hash__ = None  # type: ignore[assignment]
-
-    def to_json(self) -> list[CountRow]:
-        """Rows in a fixed order."""
-        return [(*cell, rows) for cell, rows in sorted(self._rows.items(), key=lambda entry: _order(*entry[0]))]
-
-    @classmethod
-    def from_json(cls, entries: Iterable[Sequence[Any]]) -> "Counts":
-        """The inverse of `to_json`; entries of several parts are added up."""
-        counts = cls()
-        for stage, source, reason, rows in entries:
-            counts.add_rows(Stage(stage), source, reason, rows)
-        return counts
-
-    def to_arrow(self) -> pa.Table:
-        """Table of `schema.COUNTS`: what occurred, in the order of stages, sources and reasons."""
-        return _table(self.to_json(), COUNTS)
 
     def dropped(self, stage: Stage) -> dict[str, int]:
         """Rows by drop reason of one stage: what occurred, in the order of the rules."""
@@ -103,16 +123,15 @@ class Counts:
             raise _defect(f"counts do not add up: {stages[-1].value} kept {kept} pairs, the shards hold {pairs}")
 
 
-class FailedCounts:
+class FailedCounts(_Cells):
     """Rows by stage, source and the reasons that hold, in the order of `REASONS`; a row that stays has no reason."""
 
-    def __init__(self) -> None:
-        self._rows: Counter[tuple[str, str, tuple[str, ...]]] = Counter()
+    _schema = FAILED
 
-    def add_rows(self, stage: Stage, source: str, failed: Iterable[str], rows: int) -> None:
+    def add_rows(self, stage: Stage, source: str, said: Iterable[str], rows: int) -> None:
         """Count rows for which all these reasons hold."""
         if rows:
-            self._rows[stage.value, source, tuple(map(str, failed))] += rows
+            self._rows[stage.value, source, tuple(map(str, said))] += rows
 
     def add(self, stage: Stage, sources: Column, failed: Column) -> None:
         """Count n rows by source (string[n]) and the reasons that hold (list<string>[n], or a dictionary of them)."""
@@ -143,23 +162,6 @@ class FailedCounts:
         """For the mark of a unit."""
         return {"counts": self.counts().to_json(), "failed": self.to_json()}
 
-    def to_json(self) -> list[FailedRow]:
-        """Rows in a fixed order."""
-        cells = sorted(self._rows, key=lambda cell: _order(*cell))
-        return [(stage, source, [*failed], self._rows[stage, source, failed]) for stage, source, failed in cells]
-
-    @classmethod
-    def from_json(cls, entries: Iterable[Sequence[Any]]) -> "FailedCounts":
-        """The inverse of `to_json`; entries of several parts are added up."""
-        counts = cls()
-        for stage, source, failed, rows in entries:
-            counts.add_rows(Stage(stage), source, failed, rows)
-        return counts
-
-    def to_arrow(self) -> pa.Table:
-        """Table of `schema.FAILED`: what occurred, in the order of stages, sources and reasons."""
-        return _table(self.to_json(), FAILED)
-
 
 def combinations(failed: "pa.DictionaryArray[Any, Any]") -> Iterator[tuple[list[str], int]]:
     """Each list of reasons that `reasons_of` found, and the number of its rows."""
@@ -172,11 +174,6 @@ def _defect(what: str) -> CountsError:
     return CountsError(f"{what}; this is a defect, please report it")
 
 
-def _table(entries: Sequence[Sequence[object]], schema: pa.Schema) -> pa.Table:
-    return pa.Table.from_pylist([dict(zip(schema.names, entry, strict=True)) for entry in entries], schema)
-
-
 def _order(stage: str, source: str, reasons: str | Sequence[str]) -> tuple[int, str, list[tuple[int, str]]]:
-    """Sort key of a count: stages, then sources, then rules, each in their order; "kept" comes first."""
     dropped = [] if reasons == KEPT else [reasons] if isinstance(reasons, str) else reasons
     return list(Stage).index(Stage(stage)), source, [order_of(Stage(stage), reason) for reason in dropped]

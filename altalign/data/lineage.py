@@ -53,12 +53,12 @@ def is_merged(folder: str) -> bool:
 
 def has(folder: str, operation: str) -> bool:
     """Whether a finished run, or one that it was made of, was made by an operation, such as `add`."""
-
-    def holds(made: Made) -> bool:
-        return made.operation == operation or any(map(holds, made.parents))
-
     with suppress(AltalignError, OSError):  # whoever looks at the manifest says what is wrong with it
-        return holds(of_run(folder))
+        runs = [of_run(folder)]
+        while runs:
+            if (made := runs.pop()).operation == operation:
+                return True
+            runs += made.parents
     return False
 
 

@@ -27,7 +27,6 @@ SEALED = ("manifest.json", "run.json")
 NOT_LISTED = (FILE, SETTINGS, *SEALED, *CARD, *REPORT)
 # a trial comes before the data; clusters and scores rest on the shards, and are made afterwards
 _NOT_OF_DATA = ("log", "work", "trial", "clusters", "scores")
-_AT_ONCE_BYTES = 1 << 20
 _AT_ONCE_IN_STORE = 16
 
 
@@ -52,12 +51,10 @@ def read(run_folder: str) -> dict[str, Written]:
 def digest(path: str, kind: Kind = "SHA-256") -> Written:
     """Size and digest of a file as it is now."""
     so_far, size = begun(kind), 0
-    buffer = memoryview(bytearray(_AT_ONCE_BYTES))
-    with storage.open_read(path) as file:
-        while read := file.readinto(buffer):  # type: ignore[attr-defined]
-            interrupts.check()
-            so_far.update(buffer[:read])
-            size += read
+    for piece in storage.read_pieces(path):
+        interrupts.check()
+        so_far.update(piece)
+        size += len(piece)
     return Written(size, so_far.hexdigest())
 
 
@@ -131,13 +128,21 @@ def look(run_folder: str, *, sizes_alone: bool, but_of_rows: bool = False) -> Fo
         name, _, why = str(error).removeprefix(f"{run_folder}/").partition(": ")
         return Found(len(SEALED), {**wrong, name: why})
     # settings and card by the manifest, which has no sizes of them
-    of_card = facts.get("card")
-    digests = {**dict.fromkeys(CARD), **(of_card if isinstance(of_card, dict) else {})}
-    for name, named in {**digests, SETTINGS: facts.get("settings_sha256")}.items():
+    for name, named in {**(facts.get("card") or dict.fromkeys(CARD)), SETTINGS: facts.get("settings_sha256")}.items():
         path = storage.join(run_folder, name)
         small[name] = Written(storage.stamp(path).size if storage.exists(path) else 0, str(named))
     of_rows = {name: each for name, each in listed.items() if but_of_rows and name.startswith("shards/")}
     others = {name: each for name, each in listed.items() if name not in of_rows}
+    for name in storage.entries(storage.join(run_folder, "scores")):
+        from altalign.data import scores  # Arrow, which `--help` of the verbs that list files need not wait for
+
+        folder = f"{scores.FOLDER}/{name}"
+        try:
+            score = scores.opened(run_folder, name)
+            for shard, each in score.files.items() if score else ():
+                others[f"{folder}/{shard}.parquet"] = Written(each["bytes"], each["sha256"])
+        except UnreadableError as error:
+            wrong[f"{folder}/manifest.json"] = str(error).partition("manifest.json: ")[2]
     for files, is_of_sizes in ((small, False), (of_rows, True), (others, sizes_alone)):
         wrong |= differences(run_folder, files, sizes_alone=is_of_sizes)
     # what nothing lists is somebody else's; names that begin with a point are not looked at
@@ -145,22 +150,4 @@ def look(run_folder: str, *, sizes_alone: bool, but_of_rows: bool = False) -> Fo
     for name in sorted(existing.difference(listed, NOT_LISTED)):
         if name.split("/")[0] not in _NOT_OF_DATA and not name.startswith("."):
             wrong[name] = SURPLUS
-    of_scores, wrong_scores = _of_scores(run_folder)
-    wrong |= wrong_scores | differences(run_folder, of_scores, sizes_alone=sizes_alone)
-    return Found(len(SEALED) + len(small) + len(listed) + len(of_scores), wrong)
-
-
-def _of_scores(run_folder: str) -> tuple[dict[str, Written], dict[str, str]]:
-    """The files of all scores by their sealed manifests, and the manifests that are not as they were written."""
-    from altalign.data import scores  # Arrow, which `--help` of the verbs that list files need not wait for
-
-    files, wrong = dict[str, Written](), dict[str, str]()
-    for name in storage.entries(storage.join(run_folder, scores.FOLDER)):
-        folder = f"{scores.FOLDER}/{name}"
-        try:
-            score = scores.opened(run_folder, name)
-            for shard, each in score.files.items() if score else ():
-                files[f"{folder}/{shard}.parquet"] = Written(each["bytes"], each["sha256"])
-        except UnreadableError as error:
-            wrong[f"{folder}/manifest.json"] = str(error).partition("manifest.json: ")[2]
-    return files, wrong
+    return Found(len(SEALED) + len(small) + len(of_rows) + len(others), wrong)

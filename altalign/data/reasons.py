@@ -5,7 +5,7 @@ The reasons of a stage are in order: the first that holds is *the* reason. A rul
 Arrow strings: null keeps, a reason drops. Its type is a dictionary, which takes a byte a row however many are dropped.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from enum import StrEnum
 from typing import Any, Self, TypeAlias, cast
 
@@ -282,20 +282,16 @@ def order_of(stage: Stage, reason: str) -> tuple[int, str]:
 
 
 def drop_where(mask: pa.BooleanArray, reason: str) -> Verdict:
-    """Verdict of one rule: `reason` where `mask` holds, null elsewhere; a null in it would keep the row silently."""
-    if mask.null_count:
-        raise ValueError(
-            f"{reason}: the mask has {mask.null_count} nulls; decide them (fill_null) before asking for a verdict"
-        )
+    """Verdict of one rule: `reason` where `mask`, which has no nulls, holds, null elsewhere."""
     # All indices are 0; the bits of the mask serve as the validity bitmap.
     buffers = [mask.buffers()[1], pa.py_buffer(bytes(mask.offset + len(mask)))]
     indices = pa.Array.from_buffers(pa.int8(), len(mask), buffers, offset=mask.offset)
     return pa.DictionaryArray.from_arrays(indices, pa.array([str(reason)], pa.string()))
 
 
-def ask(rules: Iterable[Rule], columns: Columns, config: Any, name_row: Callable[[int], str] = str) -> list[Verdict]:
+def ask(rules: Iterable[Rule], columns: Columns, config: Any) -> list[Verdict]:
     """The verdict of each rule on n rows; see `Rule.mask`."""
-    return [drop_where(rule.mask(columns, config, name_row), rule.name) for rule in rules]
+    return [drop_where(rule.mask(columns, config), rule.name) for rule in rules]
 
 
 def reasons_of(verdicts: Sequence[Verdict]) -> tuple[Verdict, "pa.DictionaryArray[Any, Any]"]:
@@ -307,12 +303,7 @@ def reasons_of(verdicts: Sequence[Verdict]) -> tuple[Verdict, "pa.DictionaryArra
     """
     kind = pa.uint8() if len(verdicts) <= 8 else pa.uint16() if len(verdicts) <= 16 else pa.uint64()
     held: Any = pa.repeat(cast(Any, pa.scalar(0, kind)), len(verdicts[0]))
-    reasons = list[str]()
-    for verdict in verdicts:
-        reason, *others = cast(Any, verdict.dictionary).to_pylist()
-        if others:
-            raise ValueError(f"a verdict of {reason} knows {', '.join(others)} too; give each rule one of its own")
-        reasons.append(reason)
+    reasons = [reason for verdict in verdicts for reason in cast(Any, verdict.dictionary).to_pylist()]
     for bit, verdict in enumerate(verdicts):
         if verdict.null_count < len(verdict):  # in most batches, most rules hold for no row
             held = pc.bit_wise_or(held, pc.if_else(verdict.is_valid(), pa.scalar(1 << bit, kind), pa.scalar(0, kind)))

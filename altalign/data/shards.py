@@ -4,7 +4,7 @@ A sample is three members in this order: KEY.<image's extension>, KEY.txt (the c
 and KEY.json (the side-car's row as one line of UTF-8 JSON, keys in the order of `SAMPLE`, no newline). A URL that is
 null is "" in the JSON: Hugging Face `datasets` takes a key's type from the first five samples, and fails, or changes
 values, where a later one has another. So is a null `source_key`; and `extra` is text here too, for its keys and types
-may differ from pair to pair. Up to version 4 of the rules it was an object, which is still read.
+may differ from pair to pair.
 
 The bytes depend on the samples alone: USTAR headers have a fixed time, owner and mode, and two zero blocks end the
 tar. Names are far below 100 bytes and images below 8 GiB, so no extended header is ever needed.
@@ -21,7 +21,6 @@ from typing import Any, BinaryIO
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from altalign.data import extras
 from altalign.data.schema import SAMPLE, SampleRow
 
 # The extension of each image format. JPEG is jpg, which every reader knows (open_clip reads jpg, png, jpeg and webp).
@@ -44,10 +43,9 @@ IMAGE_NAMES = (
 BESIDE = re.compile(r"(^|/)(\._[^/]*|__MACOSX(/.*)?|PaxHeaders?(\.\d+)?/.*)$")
 
 _BLOCK = tarfile.BLOCKSIZE
-_HELD_BYTES = 1 << 20  # bytes held before they are written
+_READ_BYTES = 1 << 20
 _MODIFIED_S = 315_532_800  # 1980-01-01, the oldest time every archiver takes without a warning
 NULLABLE = ("image_url", "page_url", "source_key", "extra")  # no other column of a sample is ever null
-_KEY = re.compile(r"[0-9a-f]{32}")
 _COLUMNS, _SUFFIXES = tuple(SAMPLE.names), frozenset(EXTENSIONS.values())
 Members = list[tuple[str, bytes]]  # of a sample: names and contents
 _AS_JSON = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":"))
@@ -68,46 +66,33 @@ class Sample:
 
 
 class ShardWriter:
-    """Writes samples to a binary file, a megabyte at a time, and keeps its size and digest.
+    """Writes samples to a binary file, and keeps its size and digest.
 
     It only appends, so an upload will do. `end()` writes the end of the archive; without it the file is no tar.
     """
 
     def __init__(self, file: BinaryIO) -> None:
-        self._file = file
-        self._digest = sha256()
-        self._held: list[bytes] = []  # written and digested together: each such call releases Python's lock
-        self._held_bytes = 0
+        self._file, self._digest = file, sha256()
         self.bytes = 0  # of the archive so far
         self.rows = 0
 
     @property
     def sha256(self) -> str:
         """SHA-256 of the archive so far, in lower-case hex."""
-        self._flush()
         return self._digest.hexdigest()
 
     def write(self, image: bytes, row: Mapping[str, Any]) -> SampleRow:
         """Append one sample; returns the side-car's row, in the order of `SAMPLE`.
 
         `row` has the columns of `SAMPLE`; `tar_offset` and `tar_bytes` are overwritten here, and an empty string
-        becomes null where a column may be null.
-
-        Raises:
-            ValueError: the row has other columns than `SAMPLE`, or a null outside `NULLABLE`; its key is not 32 hex
-                digits; its format is unknown; its text is not Unicode (a lone surrogate); or the image has 8 GiB or
-                more. Nothing is written then.
+        becomes null where a column may be null. ValueError, and nothing is written, where its format is unknown, its
+        text is not Unicode (a lone surrogate), a column that is never null is, or the image has 8 GiB or more.
         """
         row = {**row, "tar_offset": self.bytes + _BLOCK, "tar_bytes": len(image)}
-        if row.keys() != set(_COLUMNS):
-            differ = ", ".join(sorted(row.keys() ^ set(_COLUMNS)))
-            raise ValueError(f"a sample has the columns {', '.join(_COLUMNS)}; these differ: {differ}")
         row = {name: row[name] or None if name in NULLABLE else row[name] for name in _COLUMNS}
         if unknown := [name for name, value in row.items() if value is None and name not in NULLABLE]:
             raise ValueError(f"{row['key']}: {', '.join(unknown)} must not be null")
         key = row["key"]
-        if not _KEY.fullmatch(key):
-            raise ValueError(f"key {key!r}: not 32 lower-case hex digits")
         header = _header(f"{key}.{extension(row['format'])}", len(image))
         empty = {name: "" for name in NULLABLE if row[name] is None}  # in the JSON; its text is never null
         texts = _member(f"{key}.txt", row["caption"].encode())
@@ -135,24 +120,14 @@ class ShardWriter:
         return place
 
     def end(self) -> None:
-        """Append the two zero blocks that end an archive, and write what is left."""
+        """Append the two zero blocks that end an archive."""
         self._append(bytes(2 * _BLOCK))
-        self._flush()
 
     def _append(self, *parts: bytes) -> None:
-        size = sum(map(len, parts))
-        self._held += parts
-        self._held_bytes += size
-        self.bytes += size
-        if self._held_bytes >= _HELD_BYTES:
-            self._flush()
-
-    def _flush(self) -> None:
-        if self._held:
-            data = b"".join(self._held)
-            self._held, self._held_bytes = [], 0
-            self._file.write(data)
-            self._digest.update(data)
+        data = b"".join(parts)  # each call that writes or digests releases Python's lock
+        self._file.write(data)
+        self._digest.update(data)
+        self.bytes += len(data)
 
 
 def table_of(rows: Iterable[Mapping[str, object]]) -> pa.Table:
@@ -192,7 +167,7 @@ def samples(tar_file: BinaryIO) -> Iterator[Sample]:
 
     ValueError where it is a cut tar or none, or a sample is not an image, a txt and a json of one key, in this order.
     """
-    pieces = iter(lambda: tar_file.read(_HELD_BYTES), b"")
+    pieces = iter(lambda: tar_file.read(_READ_BYTES), b"")
     return map(decoded, members(pieces))
 
 
@@ -217,8 +192,6 @@ def decoded(members: Members) -> Sample:
         raise ValueError(f"{key}.json: its keys are not the columns of a side-car")
     if columns["key"] != key:
         raise ValueError(f"{key}.json: it is the row of {columns['key']}")
-    if isinstance(columns["extra"], dict):
-        columns["extra"] = extras.encode(columns["extra"]) if columns["extra"] else None
     columns |= {name: columns[name] or None for name in NULLABLE}
     return Sample(image, txt.decode(), columns)
 

@@ -38,7 +38,7 @@ SELECT = "select"  # the stage of a run that was made of other runs, and has no 
 # of the run as it is; `altalign audit` writes it, the next rerun takes it away
 REPORT = ("report.html", "audit/checks.json", "audit/report.json")
 
-# What each stage leaves outside work/; a folder, or a file. Runs of earlier versions may have `audit/*_joint.parquet`.
+# What each stage leaves outside work/: a folder, or a file.
 OUTPUTS = {
     "extract": ("dropped/extract",),
     "tables": ("tables", "audit/histograms.json"),
@@ -48,8 +48,6 @@ OUTPUTS = {
         "audit/frequent.parquet",
         "audit/edge_ngrams.parquet",
         "audit/scripts.parquet",
-        "audit/text_joint.parquet",
-        "audit/pairs_joint.parquet",
     ),
     "fetch": (
         "dropped/fetch",
@@ -57,9 +55,8 @@ OUTPUTS = {
         "audit/image_measures.parquet",
         "audit/image_values.parquet",
         "audit/hosts.parquet",
-        "audit/image_joint.parquet",
     ),
-    "decontaminate": ("dropped/decontaminate", "audit/near_duplicates", "audit/outcome_joint.parquet"),
+    "decontaminate": ("dropped/decontaminate", "audit/near_duplicates"),
     "write": (
         "shards",
         "clusters",  # by `altalign score --clusters`, of the shards as they are
@@ -109,12 +106,7 @@ def is_made_of_others(run_folder: str) -> bool:
 def check_curated(run_folder: str) -> None:
     """Refuse a run that was made of other runs."""
     if is_made_of_others(run_folder):
-        facts = storage.read_json(storage.join(run_folder, "run.json"))["stages"][SELECT].get("reads", {})
-        folders, verb = ", ".join(facts.get("folders", [])), facts.get("operation", "")
-        raise UsageError(
-            f"{run_folder}: made of another run ({folders}) by `altalign {verb}`, not by a curation; do that to the "
-            "run it was made of, and make it again"
-        )
+        raise UsageError(f"{run_folder}: made of another run, not by a curation; do that to the run it was made of")
 
 
 @contextmanager

@@ -68,11 +68,9 @@ def deferred() -> Iterator[Callable[[], int]]:
 
 
 def _ask(number: int, _frame: FrameType | None) -> None:
-    if _DEFERRED.is_set() and not _ASKED:
+    if _DEFERRED.is_set() and (not _ASKED or time.monotonic() - _ASKED_AT[0] < _ONE_ASKING_S):
         _ASKED.append(number)
         _ASKED_AT.append(time.monotonic())
-        return
-    if _DEFERRED.is_set() and time.monotonic() - _ASKED_AT[0] < _ONE_ASKING_S:
         return
     if _ASKED and not _IN_A_CALL.is_set():
         os.write(2, b"altalign: ended at once; run the same command again, it continues\n")

@@ -146,7 +146,6 @@ class _Process:
             self._connection.send(sys.path)
 
     def call(self, work: InProcesses[Item, Result], item: Item) -> Result:
-        """Return the result of an item from that process, or raise its error."""
         try:
             pickled = None if self._has is work else work.pickled
             self._has = None  # until it is known to have read it
@@ -161,30 +160,24 @@ class _Process:
             is_error, result = self._connection.recv()
         except (BrokenPipeError, ConnectionResetError, EOFError):
             code = self.wait()
-            how = f"ended with {signal.Signals(-code).name if code < 0 else f'exit code {code}'}"
-            if code == -signal.SIGKILL:
-                repair = "give it more, or set fewer [engine] workers"
-                how = f"was killed; where the system did it for want of memory, {repair}"
+            how = signal.Signals(-code).name if code < 0 else f"exit code {code}"
+            repair = "where it was for want of memory, give more or set fewer [engine] workers"
             which = f"process {self._process.pid}, one of those that this command works with"
-            raise AltalignError(f"{which}, {how}; run the same command again") from None
+            raise AltalignError(f"{which}, ended with {how}; {repair}; run the same command again") from None
         if is_error:
             raise result
         self._has = work
         return result
 
     def is_alive(self) -> bool:
-        """Whether it can be given work; one that the system has killed is closed."""
-        if self._process.poll() is None:
-            return True
-        self.close()
-        return False
+        if self._process.poll() is not None:
+            self.close()
+        return self._process.returncode is None
 
     def close(self) -> None:
-        """End the process at once."""
         self._connection.close()
 
     def wait(self) -> int:
-        """Wait for its exit code; kill it if it does not end by itself."""
         children.end([self._process], within_s=_ENDS_WITHIN_S)
         return self._process.returncode
 
@@ -233,21 +226,16 @@ def serve(connection: "Connection[Any, Any]") -> None:
             with interrupts.part_of(given_up):
                 answer = pickle.dumps((False, work(item)), pickle.HIGHEST_PROTOCOL)
         except BaseException as error:
-            answer = _pickled(error)
+            where = "".join(traceback.format_exception(error))
+            in_words = RuntimeError(f"{type(error).__name__}: {error}")
+            in_words.add_note(where)
+            answer = pickle.dumps((True, in_words))  # for what a pickle makes another error of, or an exit
+            with suppress(Exception):
+                error.add_note(where)
+                itself = pickle.dumps((True, error))
+                if str(pickle.loads(itself)[1]) == str(error) and isinstance(error, Exception):
+                    answer = itself
         try:
             connection.send_bytes(answer)
         except OSError:  # nobody reads it
             os._exit(0)
-
-
-def _pickled(error: BaseException) -> bytes:
-    """An error for the parent, with its traceback. One that does not survive pickling is passed on as words."""
-    where = "".join(traceback.format_exception(error))
-    in_words = RuntimeError(f"{type(error).__name__}: {error}")
-    in_words.add_note(where)
-    with suppress(Exception):
-        error.add_note(where)
-        answer = pickle.dumps((True, error))
-        if str(pickle.loads(answer)[1]) == str(error) and isinstance(error, Exception):
-            return answer
-    return pickle.dumps((True, in_words))

@@ -1,9 +1,7 @@
-"""Prepares a process of a command before libraries are loaded, and finds a place for compiled kernels."""
+"""Prepares a process of a command before libraries are loaded, and looks for a place for compiled kernels."""
 
-import atexit
 import os
 import resource
-import shutil
 import sys
 from contextlib import suppress
 from pathlib import Path
@@ -37,40 +35,18 @@ def prepare() -> None:
             mallopt(option, number)
 
 
-def place_kernels(package: Path = Path(__file__).parents[1], *, compiles: bool = True) -> None:
-    """Choose where compiled kernels are kept, before they are imported: Numba fails if it finds no place.
+def place_kernels(package: Path = Path(__file__).parents[1]) -> None:
+    """See that kernels can be kept before they are imported, as Numba fails where they cannot.
 
-    `NUMBA_CACHE_DIR` comes first, then the package, then the user's cache; else they stay as long as the command.
-    `compiles` says whether kernels are called afterwards, and so compiled the first time. UsageError where not even
-    temporary files can be written.
+    `NUMBA_CACHE_DIR` comes first, then the package, then the user's cache; UsageError where none can be written.
     """
     import tempfile  # a hundredth of a second, which other commands need not wait for
 
-    def can_write(folder: Path) -> bool:  # tried as Numba tries it
-        try:
-            folder.mkdir(parents=True, exist_ok=True)
-            tempfile.TemporaryFile(dir=folder).close()
-        except OSError:
-            return False
-        return True
-
-    kept = package / "filters" / "__pycache__"
     home = Path(os.environ.get("XDG_CACHE_HOME") or Path("~/.cache").expanduser(), "numba")
     named = [Path(name)] if (name := os.environ.get("NUMBA_CACHE_DIR")) else []
-    folder = next(filter(can_write, [*named, kept, home]), None)
-    if folder is None:
-        try:
-            os.environ["NUMBA_CACHE_DIR"] = temporary = tempfile.mkdtemp(prefix="altalign-kernels-")
-        except OSError as error:
-            raise UsageError(
-                f"no folder for compiled kernels can be written ({error}); set NUMBA_CACHE_DIR to one that can"
-            ) from None
-        atexit.register(shutil.rmtree, temporary, ignore_errors=True)
-        sys.stderr.write(
-            f"neither {kept} nor {home} can be written, so kernels are compiled each time, for about 20 s; set "
-            "NUMBA_CACHE_DIR to a folder that can\n"
-        )
-    elif compiles and next(folder.rglob("*.nbi"), None) is None:
-        with suppress(FileExistsError):  # another process has said so
-            (folder / "compiling-was-said").touch(exist_ok=False)
-            sys.stderr.write("compiling kernels, once for this installation: about 20 s\n")
+    for folder in (*named, package / "filters" / "__pycache__", home):
+        with suppress(OSError):  # tried as Numba tries it
+            folder.mkdir(parents=True, exist_ok=True)
+            tempfile.TemporaryFile(dir=folder).close()
+            return
+    raise UsageError("no folder for compiled kernels can be written; set NUMBA_CACHE_DIR to one that can")

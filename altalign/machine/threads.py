@@ -89,36 +89,34 @@ OF_PROCESS = Threads()
 
 def in_threads(work: Callable[[Item], Result], items: Sequence[Item], count: int) -> list[Result]:
     """The result of each item, in order; the first error ends all."""
-    given_up = threading.Event()
     with ThreadPoolExecutor(count) as pool:
-        try:
-            return [future.result() for future in [pool.submit(_part, work, item, given_up) for item in items]]
-        except BaseException:
-            given_up.set()
-            pool.shutdown(wait=False, cancel_futures=True)
-            raise
+        return _results(pool, work, items)
 
 
 def in_shared_threads(work: Callable[[Item], Result], items: Sequence[Item], count: int) -> list[Result]:
     """The same in `count` threads that all callers in this process share: the last one to have work has all of them."""
     if count == 1:  # the callers are an engine's own threads
         return [work(item) for item in items]
-    given_up = threading.Event()
     with OF_PROCESS.shared(count) as pool:
-        futures = [pool.submit(_part, work, item, given_up) for item in items]
-        try:
-            for future in futures:
-                while not wait([future], _LOOK_EVERY_S).done:
-                    interrupts.check()  # whoever waits may be a part of work that is given up
-                future.result()
-            return [future.result() for future in futures]
-        except BaseException:
-            given_up.set()
-            wait([future for future in futures if not future.cancel()])
-            raise
+        return _results(pool, work, items)
 
 
-def _part(work: Callable[[Item], Result], item: Item, given_up: threading.Event) -> Result:
-    with interrupts.part_of(given_up):
-        interrupts.check()
-        return work(item)
+def _results(pool: ThreadPoolExecutor, work: Callable[[Item], Result], items: Sequence[Item]) -> list[Result]:
+    given_up = threading.Event()
+
+    def part(item: Item) -> Result:
+        with interrupts.part_of(given_up):
+            interrupts.check()
+            return work(item)
+
+    futures = [pool.submit(part, item) for item in items]
+    try:
+        for future in futures:
+            while not wait([future], _LOOK_EVERY_S).done:
+                interrupts.check()  # whoever waits may be a part of work that is given up
+            future.result()
+        return [future.result() for future in futures]
+    except BaseException:
+        given_up.set()
+        wait([future for future in futures if not future.cancel()])
+        raise

@@ -76,13 +76,11 @@ class Model:
 
 
 def opened(name: str, where: str, *, with_texts: bool) -> Model:
-    """The model of a name. A process keeps it for as long as its files stay the same.
+    """The model of a name, which the setting `where` gives. A process keeps it for as long as its files stay the same.
 
-    Args:
-        name: `onnx:FOLDER` or `onnx:FILE.onnx`, `open_clip:DIR` or `open_clip:MODEL:CHECKPOINT`,
-            `timm:MODEL:CHECKPOINT`, `align:FOLDER` or `run:TRAINING_RUN`.
-        where: the setting that names it, for errors.
-        with_texts: whether texts are encoded too, in the precision of the training; images alone are in float32.
+    The name is `onnx:FOLDER` or `onnx:FILE.onnx`, `open_clip:DIR` or `open_clip:MODEL:CHECKPOINT`,
+    `timm:MODEL:CHECKPOINT`, `align:FOLDER` or `run:TRAINING_RUN`. With texts, they are encoded too, and all in the
+    precision of the training; images alone are in float32.
 
     Raises UsageError: there is no such model, a package is missing, or what it gives cannot be compared.
     """
@@ -112,26 +110,19 @@ def _opened(name: str, where: str, with_texts: bool, _files: tuple[tuple[str, in
     pictures = [ramp, np.random.default_rng(0).permutation(ramp.reshape(-1)).reshape(ramp.shape)]
     with np.errstate(over="ignore", invalid="ignore"):
         try:
-            tried = {"pictures": np.concatenate([model.images([model.prepare(each)]) for each in pictures])}
+            tried = [np.concatenate([model.images([model.prepare(each)]) for each in pictures])]
             if model.texts:
-                tried["texts"] = model.texts(["a red ring", "two old houses near a tree"])
+                tried.append(model.texts(["a red ring", "two old houses near a tree"]))
         except (*model.refusals, KeyError, TypeError) as error:
             raise UsageError(f"{where}: does not take what it is given ({one_line(error)})") from None
-    for what, embeddings in tried.items():
-        if not np.isfinite(embeddings).all():
-            raise UsageError(f"{where}: an embedding of {what} has a value that is not finite; give other weights")
-        if embeddings.ndim != 2 or np.array_equal(embeddings[0], embeddings[1]):
-            raise UsageError(
-                f"{where}: gives the same for two different {what}, or nothing; name the output, or the weights, that "
-                "tell them apart"
-            )
-    images, texts = tried["pictures"], tried.get("texts", tried["pictures"])
-    if images.shape != texts.shape:
-        raise UsageError(
-            f"{where}: images have {images.shape[1]} dimensions and texts {texts.shape[1]}; give two towers that "
-            "belong together"
-        )
-    return replace(model, dimensions=images.shape[1])
+    for vectors, what in zip(tried, ("pictures", "texts"), strict=False):
+        if vectors.ndim != 2 or not np.isfinite(vectors).all() or np.array_equal(vectors[0], vectors[1]):
+            why = f"embeddings of two different {what} are equal, empty or not finite"
+            raise UsageError(f"{where}: {why}; name another output, or give other weights")
+    if tried[0].shape != tried[-1].shape:
+        dimensions = f"{tried[0].shape[1]} dimensions and texts {tried[-1].shape[1]}"
+        raise UsageError(f"{where}: images have {dimensions}; give two towers that belong together")
+    return replace(model, dimensions=tried[0].shape[1])
 
 
 # Models of torch ------------------------------------------------------------------------------------------------------
@@ -160,19 +151,19 @@ def _torch(name: str, where: str, *, with_texts: bool) -> Model:
         colours = pixels[:, :, None].repeat(3, axis=2) if pixels.ndim == 2 else pixels
         return of_pixels(np.ascontiguousarray(colours))
 
-    def embeddings(make: Callable[[], torch.Tensor]) -> Floats:
+    def embeddings(make: Callable[[Any], torch.Tensor], inputs: Any) -> Floats:
         # again in each call: a thread that has not set it may take all cores, and add up in another order
         torch.set_num_threads(1)
         with torch.inference_mode():
-            return make().float().cpu().numpy()
+            return make(inputs).float().cpu().numpy()
 
     return Model(
         name,
         encoder.digest,
         encoder.short_side_px,
         prepared,
-        lambda prepared: embeddings(lambda: encoder.encode_image(torch.stack(list(prepared)))),
-        (lambda texts: embeddings(lambda: encoder.encode_text(list(texts)))) if with_texts else None,
+        lambda prepared: embeddings(encoder.encode_image, torch.stack(list(prepared))),
+        (lambda texts: embeddings(encoder.encode_text, list(texts))) if with_texts else None,
     )
 
 

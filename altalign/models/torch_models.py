@@ -3,7 +3,6 @@
 No code of a checkpoint is run, and nothing is fetched.
 """
 
-import difflib
 import importlib
 import json
 from collections.abc import Callable, Iterable
@@ -32,13 +31,10 @@ _OPEN_CLIP, _ALIGN = "open_clip_model.safetensors", "model.safetensors"
 
 
 def opened(name: str, *, device: Device = "auto", is_exact: bool = False) -> Encoder:
-    """The model of a name.
+    """The model of a name, on a device (`auto`: a GPU where there is one).
 
-    Args:
-        name: `open_clip:DIR`, `open_clip:MODEL:CHECKPOINT`, `timm:MODEL:CHECKPOINT`, a folder of AlignModel
-            (`align:DIR`) or a training run (`run:DIR`).
-        device: what it computes on; `auto`: a GPU where there is one.
-        is_exact: of a training run, compute in float32, whatever it was trained in.
+    The name is `open_clip:DIR`, `open_clip:MODEL:CHECKPOINT`, `timm:MODEL:CHECKPOINT`, a folder of AlignModel
+    (`align:DIR`) or a training run (`run:DIR`), which with `is_exact` computes in float32, whatever it was trained in.
 
     Raises UsageError: there is no such model or device, a package is missing, or weights are missing, of another model,
     or of a kind that may run code.
@@ -220,19 +216,14 @@ def _digest(files: Iterable[Path], *more: str) -> str:
 
 def _check_known(name: str, model: str, known: list[str]) -> None:
     if model not in known:
-        near = difflib.get_close_matches(model, known, 3) or known[:3]
-        raise UsageError(f"{name}: no model of that name; there are {len(known):,}, such as {', '.join(near)}")
+        raise UsageError(f"{name}: no model of that name; the library has {len(known):,}, such as {known[0]}")
 
 
 def _check_weights(name: str, place: Path) -> None:
     """Refuse what is not there, and what is not numbers alone: libraries have ways back to reading code."""
     if not place.is_file():
-        pickles = [path.name for path in place.parent.glob("*.bin")]
-        pickle = f" ({pickles[0]} is a pickle, which may run code and is not read)" if pickles else ""
-        raise UsageError(
-            f"{name}: no weights at {place}{pickle}; give weights in safetensors, by a path relative to the working "
-            "directory"
-        )
+        repair = "give weights in safetensors, by a path relative to the working directory"
+        raise UsageError(f"{name}: no weights at {place}; {repair}")
     if place.suffix == ".safetensors":
         return
     try:

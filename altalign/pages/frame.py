@@ -8,10 +8,11 @@ from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 
-from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from jinja2 import Environment
 from markupsafe import Markup, escape
 
 from altalign.pages import page_text
+from altalign.pages.markdown import environment_of
 
 _HERE = Path(__file__).parent
 
@@ -46,14 +47,7 @@ def inline(value: object) -> Markup:
 @cache
 def environment(folder: Path) -> Environment:
     """The templates of a folder and those of every page, with their filters."""
-    environment = Environment(
-        loader=FileSystemLoader([folder, _HERE / "templates"]),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-        keep_trailing_newline=True,
-    )
+    environment = environment_of([folder, _HERE / "templates"], is_html=True)
     environment.filters |= {
         "number": page_text.number,
         "size": page_text.size,

@@ -9,7 +9,7 @@ import hashlib
 import importlib.util
 import inspect
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from functools import lru_cache
 from types import ModuleType
 from typing import Any, NamedTuple
@@ -121,19 +121,15 @@ def _rule(module: Module, name: str, stage: Stage, config: CurateConfig) -> Rule
     function, columns, section = getattr(imported(module), name, None), COLUMNS[stage], SECTIONS[stage]
     if not inspect.isfunction(function):
         raise UsageError(f"[{section}] filters: {module.path} has no function {name!r}")
-    settings: Sequence[str] = getattr(config, section).own.get(name, {})
-    parameters = inspect.signature(function).parameters
-    where = f"{module.path} line {function.__code__.co_firstlineno}"
-    known = f"the columns are {', '.join(columns)}; settings are of [{section}.own.{name}]"
-    for each, parameter in parameters.items():
-        is_left = each not in columns and each not in settings and parameter.default is parameter.empty
-        if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD, parameter.POSITIONAL_ONLY) or is_left:
-            raise UsageError(f"{where}: {name}: nothing is known of its parameter {str(parameter)!r}; {known}")
-    for each in settings:
-        if each not in parameters or each in columns:
-            raise UsageError(f"[{section}.own.{name}] {each}: {where}: {name} has no such setting; {known}")
+    settings: Mapping[str, Any] = getattr(config, section).own.get(name, {})
+    signature, where = inspect.signature(function), f"{module.path} line {function.__code__.co_firstlineno}"
+    taken = tuple(each for each in signature.parameters if each in columns)
+    try:
+        signature.bind(**dict.fromkeys(taken), **settings)
+    except TypeError as error:
+        known = f"the columns are {', '.join(columns)}; settings are of [{section}.own.{name}]"
+        raise UsageError(f"{where}: {name}: {error}; {known}") from None
     asked_where = "width" if stage is Stage.IMAGE else ""  # images without a size were not decoded, and are not shown
-    taken = tuple(each for each in parameters if each in columns)
     named = tuple(f"{section}.own.{name}.{each}" for each in settings)
     return Rule(Words(own_reason(name), ""), function, taken, named, where=where, asked_where=asked_where)
 

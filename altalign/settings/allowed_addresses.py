@@ -2,7 +2,6 @@
 
 import ipaddress
 import re
-from contextlib import suppress
 from typing import NamedTuple
 
 Network = ipaddress.IPv4Network | ipaddress.IPv6Network
@@ -24,12 +23,9 @@ def allowed(entry: str) -> Allowed:
         if with_port is None:
             return Allowed(ipaddress.ip_network(entry), None)
         v4, v6, port = with_port["v4"], with_port["v6"], int(with_port["port"])
+        address = ipaddress.IPv4Address(v4) if v6 is None else ipaddress.IPv6Address(v6)
         if not 1 <= port <= 65_535:
             raise ValueError(f"port {port}")
-        address = ipaddress.IPv4Address(v4) if v6 is None else ipaddress.IPv6Address(v6)
         return Allowed(ipaddress.ip_network(address), port)
-    except ValueError:
-        hint = '"127.0.0.1", "10.0.0.0/8", "127.0.0.1:8080", "::1", "fd00::/8" or "[::1]:8080"'
-        with suppress(ValueError):
-            hint = f'the network as "{ipaddress.ip_network(entry, strict=False)}"'
-        raise ValueError(f"{entry!r} is no address; give {hint}") from None
+    except ValueError as error:
+        raise ValueError(f'{entry!r} is no address ({error}); give one as "10.0.0.0/8" or "127.0.0.1:8080"') from None

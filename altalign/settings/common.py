@@ -4,7 +4,6 @@ A setting that a stage of the pipeline reads says so: `Annotated[int, ReadBy("ju
 refusal of a run folder that other settings made, rest on that alone.
 """
 
-import difflib
 import json
 import os
 import tomllib
@@ -16,12 +15,10 @@ from typing import Any, Self, get_args, get_origin
 
 import tomli_w
 from pydantic import BaseModel, ConfigDict, ValidationError
-from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails
 
 from altalign import storage
 from altalign.errors import UsageError
-from altalign.terminal import command
 
 TAKE_IT_OUT = "take it out"
 Removed = Mapping[str, tuple[object, str]]  # [SECTION.]SETTING: the value that holds now, and what to do about another
@@ -32,10 +29,6 @@ class ReadBy:
     """The first stage that reads a setting."""
 
     stage: str
-
-
-# Endings of files that hold data.
-_DATA = (".parquet", ".csv", ".tsv", ".jsonl", ".ndjson", ".tar", ".warc", ".wat", ".gz", ".zst", ".arrow")
 
 
 class Settings(BaseModel):
@@ -52,7 +45,7 @@ class Settings(BaseModel):
     @classmethod
     def from_values(cls, values: Mapping[str, Any], *, where: str, overrides: Sequence[str] = ()) -> Self:
         """Check values, with overrides as those of `load`; `where` names them in the UsageError, a line a mistake."""
-        plain = _plain(values, where)
+        plain = _plain(values)
         return cls._checked(plain, where, [_apply(plain, override) for override in overrides])
 
     @classmethod
@@ -60,31 +53,17 @@ class Settings(BaseModel):
         try:
             return cls.model_validate(dict(values))
         except ValidationError as error:
-            is_own = any(name in values and name in cls.model_fields for name in _TELLING)
-            if not is_own and (kind := next((kind for name, kind in _TELLING.items() if name in values), None)):
-                raise UsageError(f"{where}: this is {kind} {where}") from None
-            sentences = [_sentence(cls, values, where, overridden, mistake) for mistake in error.errors()]
+            sentences = [_sentence(cls, where, overridden, mistake) for mistake in error.errors()]
             raise UsageError("\n".join(sentences)) from None
 
 
-# a section that one kind of settings file alone has, and what takes such a file
-_TELLING = {
-    "input": "a curation's config: altalign curate",
-    "data": "a training's config: altalign train",
-    "score": "a file of scores: altalign score RUN --with",
-}
-
-
-def _plain(values: object, where: str) -> Any:
-    """Values of a Python program as TOML would give them: tuples are lists, and paths are text."""
-    if isinstance(values, (list, tuple)):
-        return [_plain(entry, where) for entry in values]
-    if not isinstance(values, Mapping):
-        return os.fspath(values) if isinstance(values, os.PathLike) else values
-    for name in values:
-        if not isinstance(name, str):  # in errors of pydantic it would look like a place in a list
-            raise UsageError(f"{where}: {name!r} is no name of a setting; give text, as in a settings file")
-    return {name: _plain(value, f"{where} {name}") for name, value in values.items()}
+def _plain(value: object) -> Any:
+    """A value of a Python program as TOML would give it: tuples are lists, paths and names are text."""
+    if isinstance(value, (list, tuple)):
+        return [_plain(entry) for entry in value]
+    if isinstance(value, Mapping):
+        return {str(name): _plain(inner) for name, inner in value.items()}
+    return os.fspath(value) if isinstance(value, os.PathLike) else value
 
 
 def dump(values: Mapping[str, object]) -> str:
@@ -133,22 +112,15 @@ def stage_of(cls: type[BaseModel], name: str) -> str | None:
 
 
 def _read(path: Path | str) -> dict[str, Any]:
-    if Path(path).suffix.lower() in _DATA:
-        repair = f"`{command('init', str(path))}` writes one"
-        raise UsageError(f"{path}: data, where a settings file (TOML) is meant; {repair}")
     try:
         data = storage.read_bytes(str(path))
         return tomllib.loads(data.decode("utf-8-sig"))  # editors on Windows begin a file with a byte-order mark
-    except IsADirectoryError:
-        raise UsageError(
-            f"{path}: a folder, where a settings file (TOML) is meant; give the path of the file"
-        ) from None
     except FileNotFoundError:
         raise UsageError(f"{path}: no such settings file; give the path of a TOML file") from None
     except OSError as error:
-        raise UsageError(f"{path}: cannot be read ({error.strerror})") from None
+        raise UsageError(f"{path}: cannot be read ({error.strerror}); give the path of a settings file") from None
     except UnicodeDecodeError as error:
-        raise UsageError(f"{path}: not UTF-8 (byte {error.start}); save it as UTF-8") from None
+        raise UsageError(f"{path}: not UTF-8 (byte {error.start}); give a settings file (TOML) in UTF-8") from None
     except ValueError as error:  # bad TOML, or an integer of thousands of digits
         hint = "; text is written in quotes" if str(error).startswith("Invalid value") else ""
         raise UsageError(f"{path}: not TOML: {error}{hint}") from None
@@ -157,20 +129,19 @@ def _read(path: Path | str) -> dict[str, Any]:
 def _apply(values: dict[str, Any], override: str) -> tuple[str, ...]:
     """Set one `section.key=value` in `values`; returns the parts of its name."""
     name, equals, text = override.partition("=")
-    *sections, key = (part.strip() for part in name.split("."))
-    if not equals or not key or not all(sections):
+    *sections, key = parts = tuple(part.strip() for part in name.split("."))
+    if not equals or not all(parts):
         raise UsageError(f"--set {override}: not of the form section.key=value, such as text.words_at_least=3")
     table: Any = values
-    for depth, section in enumerate(sections, start=1):
+    for section in sections:
         table = table.setdefault(section, {})
-        if isinstance(table, list):
-            if len(table) != 1:
-                raise UsageError(f"--set {override}: there are {len(table)} [[{section}]]; change them in the file")
+        if isinstance(table, list) and len(table) == 1:
             table = table[0]
         if not isinstance(table, dict):
-            raise UsageError(f"--set {override}: {'.'.join(sections[:depth])} is no section; give section.key=value")
+            why = f"{section} is no section, or there are several; change it in the file"
+            raise UsageError(f"--set {override}: {why}")
     table[key] = _value(text.strip())
-    return (*sections, key)
+    return parts
 
 
 def _value(text: str) -> Any:
@@ -195,12 +166,7 @@ def without_removed(values: Mapping[str, Any], removed: Removed) -> dict[str, An
             where = f"[{section}] " * bool(section)
             raise ValueError(f"{where}{setting} = {value!r}: there is no such setting any more; {advice}")
         left = {other: value for other, value in table.items() if other != setting}
-        if not section:
-            kept = left
-        elif left:
-            kept[section] = left
-        else:
-            del kept[section]
+        kept = {**kept, section: left} if section else left
     return kept
 
 
@@ -218,7 +184,7 @@ _REPAIRS = {
     "less_than_equal": "too large; give {le} or less",
     "list_type": "give a list{example}",
     "literal_error": "give {expected}",
-    "missing": "missing; it has no default, so give it",
+    "string_pattern_mismatch": "not of the form {pattern}{example}",
     "string_too_short": "empty; give it a value{example}",
     "string_type": "give text in double quotes{example}",
     "string_unicode": "not Unicode; give text in UTF-8",
@@ -234,95 +200,51 @@ def settings_of(annotation: object) -> type[BaseModel] | None:
     return next(filter(None, map(settings_of, get_args(annotation))), None)
 
 
-def _sentence(
-    cls: type[BaseModel],
-    values: Mapping[str, Any],
-    where: str,
-    overridden: Sequence[tuple[str, ...]],
-    mistake: ErrorDetails,
-) -> str:
-    """One line about one mistake in `values`; they come from the file `where`, except those that `--set` gave."""
-    kind, value = mistake["type"], mistake["input"]
-    names, sections = list[str](), list[str]()  # of sections and settings, outermost first; those that are sections
-    setting, number = "", None  # what is wrong in the section, such as "ports entry 2"; of the [[section]], from 1
-    owner, inside = cls, cls  # the class that has, or should have, the last name
+def _sentence(cls: type[BaseModel], where: str, overridden: Sequence[tuple[str, ...]], mistake: ErrorDetails) -> str:
+    """One line about one mistake, in the file `where` or, such as `--set text.words_at_least`, in what overrides it."""
+    names, section, setting, number = list[str](), list[str](), "", 0
+    owner, inner, field = cls, cls, None  # the class that has, or should have, the last name
     for part in mistake["loc"]:
         if isinstance(part, int) and not setting:
-            is_one_of_many = isinstance(values[names[0]], list) and len(values[names[0]]) > 1
-            number = part + 1 if is_one_of_many else None
+            number = part  # of a [[section]]
         elif isinstance(part, int):
             setting += f" entry {part + 1}"
         elif not part.startswith("("):  # "(" begins the tag of a union, which is no name
-            owner = inside or owner
             names.append(part)
+            owner = inner or owner
             field = owner.model_fields.get(part)
-            inside = settings_of(field.annotation) if field else None
-            is_table = isinstance(value, dict) or (isinstance(value, list) and value and isinstance(value[0], dict))
-            if (_is_section(field.annotation) if field else is_table) and not setting:
-                sections.append(part)
+            inner = settings_of(field.annotation) if field else None
+            if field and _is_section(field.annotation):
+                section.append(part)
             else:
                 setting += f", {part}" if setting else part
-    given = [name for name in overridden if all(map(str.__eq__, name, names))]
-    if given:  # such as `--set text.words_at_least`
-        here = f"--set {'.'.join(given[-1] if len(given[-1]) > len(names) else filter(None, (*sections, setting)))}"
-    else:  # such as `configs/mine.toml [text] words_at_least`
-        section = ".".join(sections)
-        header = f"[[{section}]] number {number}" if number else f"[{section}]"
-        here = " ".join(filter(None, (where, section and header, setting)))
-    is_entry = " entry " in setting  # of a list of values
+    kind, value, default = mistake["type"], json.dumps(mistake["input"], default=str, ensure_ascii=False), None
+    header = f"[{'.'.join(section)}]" if not number else f"[[{'.'.join(section)}]] number {number + 1}"
+    here = " ".join(filter(None, (where, section and header, setting)))
+    if given := [name for name in overridden if all(map(str.__eq__, name, names))]:
+        here = f"--set {'.'.join(max((*section, *filter(None, [setting])), given[-1], key=len))}"
     if kind == "extra_forbidden":
-        hint = _hint(cls, owner, names[-1], is_entry=is_entry)
-        return f"{here}: no such {'setting' if setting else 'section'} ({hint})"
+        what = "setting" if len(names) > 1 else "section"
+        return f"{here}: no such {what} (there are: {', '.join(owner.model_fields)})"
     if kind == "value_error":
         return f"{here}: {mistake['msg'].removeprefix('Value error, ')}"
     if kind == "missing":
-        return f"{here}: {_REPAIRS[kind]}"
+        return f"{here}: missing; it has no default, so give it"
+    if len(value) > _SHOWN:
+        value = f"{value[: _SHOWN - 1]}…"
     if not setting and kind != "too_short":
-        name = ".".join(names)
-        named = f"--set {name}" if given else f"{where} {name}"
-        return f"{named} = {_shown(value)}: a section is meant; write [{name}] and its settings under it"
-    return f"{here} = {_shown(value)}: {_repair(owner.model_fields.get(names[-1]), mistake, is_entry=is_entry)}"
+        return f"{here} = {value}: a section is meant; write its settings under [{'.'.join(section)}]"
+    if field and not field.is_required() and " entry " not in setting:
+        default = field.get_default(call_default_factory=True)
+    context = mistake.get("ctx", {})
+    example = f", such as {json.dumps(default)}" if default not in (None, "", []) else ""
+    expected = context.get("expected", "").replace("'", '"')
+    words = mistake["msg"][0].lower() + mistake["msg"][1:]
+    if kind in _REPAIRS:
+        words = _REPAIRS[kind].format_map({**context, "expected": expected, "example": example})
+    return f"{here} = {value}: {words}"
 
 
 def _is_section(annotation: object) -> bool:
     inner = get_args(annotation)[0] if get_origin(annotation) is list else annotation
     return isinstance(inner, type) and issubclass(inner, BaseModel)
-
-
-def _hint(cls: type[BaseModel], owner: type[BaseModel], name: str, *, is_entry: bool) -> str:
-    """The setting that was meant: the same name in another section, or the nearest one here."""
-    elsewhere = [] if is_entry else _sections_with(cls, name)
-    if elsewhere:
-        return f"it belongs to [{elsewhere[0]}]"
-    near = difflib.get_close_matches(name, owner.model_fields, n=1)
-    return f"did you mean {near[0]}?" if near else f"there are: {', '.join(owner.model_fields)}"
-
-
-def _sections_with(cls: type[BaseModel], key: str, section: str = "") -> list[str]:
-    sections = [section] if section and key in cls.model_fields else []
-    for name, field in cls.model_fields.items():
-        if _is_section(field.annotation) and (inner := settings_of(field.annotation)):
-            sections += _sections_with(inner, key, f"{section}.{name}" if section else name)
-    return sections
-
-
-def _repair(field: FieldInfo | None, mistake: ErrorDetails, *, is_entry: bool) -> str:
-    """What to do, with an example: the default or, where that is empty and text was given for a list, a list of it."""
-    repair = _REPAIRS.get(mistake["type"])
-    if repair is None:
-        return mistake["msg"][0].lower() + mistake["msg"][1:]
-    value = mistake["input"]
-    default = field.get_default(call_default_factory=True) if field and not field.is_required() else None
-    if isinstance(default, list) and is_entry:
-        default = next(iter(default), None)
-    is_list = field is not None and get_origin(field.annotation) is list and not is_entry
-    if default in (None, "", []):
-        default = [value] if is_list and isinstance(value, str) else None
-    example = "" if default is None else f", such as {_shown(default)}"
-    context = mistake.get("ctx", {})
-    return repair.format_map({**context, "expected": context.get("expected", "").replace("'", '"'), "example": example})
-
-
-def _shown(value: object) -> str:
-    text = json.dumps(value, default=str, ensure_ascii=False)
-    return text if len(text) <= _SHOWN else f"{text[: _SHOWN - 1]}…"

@@ -5,7 +5,7 @@ Numbers are from the ALIGN paper (section 3 and appendix A) unless marked "ours"
 """
 
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Collection
 from itertools import count
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
@@ -15,7 +15,7 @@ from pydantic import Discriminator, Field, Tag, field_validator, model_validator
 from altalign import __version__, storage
 from altalign.machine.cores import cores
 from altalign.settings import allowed_addresses
-from altalign.settings.common import TAKE_IT_OUT, ReadBy, Removed, Settings, twice, without_removed
+from altalign.settings.common import ReadBy, Settings, twice
 
 Extract, Tables, Judge, Fetch, Decontaminate, Write = map(
     ReadBy, ("extract", "tables", "judge", "fetch", "decontaminate", "write")
@@ -25,16 +25,14 @@ OWN_TABLES = "own"  # [text] tables of a run that keeps those it has
 LARGEST = 2**63 - 1  # the largest integer of TOML, Arrow and Parquet
 Whole = Annotated[int, Field(ge=0, le=LARGEST)]
 Positive = Annotated[int, Field(ge=1, le=LARGEST)]
-EMBEDDERS = {"dct": 0, "phash": 0, "open_clip": 2, "timm": 2, "onnx": 1, "run": 1}  # names after the colon
+Embedder = Annotated[str, Field(pattern="^(dct|phash|(onnx|run):.+|(open_clip|timm):[^:]+:.+)$")]
 _OF_A_STEP = re.compile(r"/step-\d+/[^/]+$")  # in the folder of a checkpoint that is not being written
 Port = Annotated[int, Field(ge=1, le=65_535)]
+Line = Annotated[str, Field(pattern=r"^([^\s\p{C}]([^\p{C}]*[^\s\p{C}])?)?$")]  # of text, without spaces at its ends
+FUNCTION = r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*"  # MODULE:FUNCTION
+Function = Annotated[str, Field(pattern=f"^{FUNCTION}$")]
 Own = dict[str, dict[str, Any]]  # settings of rules of a run's own, by the names of their functions
 _OWN_AT_MOST = 48  # verdicts are bits of 64, which the built-in rules share
-_REMOVED: Removed = {
-    "fetch.unit_deadline_s": (3600, TAKE_IT_OUT),
-    "decontaminate.nearest_clusters": (10, TAKE_IT_OUT),
-    "decontaminate.bucket_clusters": (3, TAKE_IT_OUT),
-}
 
 
 class RunSettings(Settings):
@@ -84,13 +82,6 @@ class InputSettings(Settings):
     skip_unreadable: bool = False
     """Count an unreadable file as one `record_broken` instead of stopping."""
 
-    @field_validator("keep_columns")
-    @classmethod
-    def _kept_once(cls, names: list[str]) -> list[str]:
-        if wrong := twice(names):
-            raise ValueError(f'"{wrong}" is named twice; name it once')
-        return names
-
     @model_validator(mode="after")
     def _fits_together(self) -> Self:
         if self.keep_columns and (self.kind in ("warc", "wat") or self.caption_pattern):
@@ -122,13 +113,8 @@ class InputSettings(Settings):
 
 
 def _check_own(filters: list[str], own: Own) -> None:
-    """Refuse entries that name no function, or one twice, and settings of a function that is not named."""
+    """Refuse a function that is named twice, too many of them, and settings of one that is not named."""
     names = [entry.rpartition(":")[2] for entry in filters]
-    for entry in filters:
-        if not re.fullmatch(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*", entry, re.ASCII):
-            raise ValueError(
-                f'filters: "{entry}" names no function; give MODULE:FUNCTION, such as "my_rules:no_prices"'
-            )
     if (name := twice(names)) is not None:
         raise ValueError(f'filters: two functions are named "{name}", and so would be their reasons; rename one')
     if len(filters) > _OWN_AT_MOST:
@@ -154,7 +140,7 @@ class TextSettings(Settings):
     """Folder `tables` of another run, whose counts replace those of this pool. `own`: those that the run has, as
     `altalign add --mode frozen` keeps them, wherever the run is.
     """
-    filters: Annotated[list[str], Judge] = Field(default_factory=list)
+    filters: Annotated[list[Function], Judge] = Field(default_factory=list)
     """Rules of your own, `"MODULE:FUNCTION"`: `own:FUNCTION`. The module is beside the settings file or on the Python
     path.
     """
@@ -194,7 +180,7 @@ class ImageSettings(Settings):
     """More pixels: `image_too_many_pixels`, without decoding."""
     blocked_hashes: Annotated[list[str], Fetch] = Field(default_factory=list)
     """Files of image hashes (SHA-256, SHA-1, MD5, PDQ), one a line: `image_blocked`."""
-    filters: Annotated[list[str], Fetch] = Field(default_factory=list)
+    filters: Annotated[list[Function], Fetch] = Field(default_factory=list)
     """Rules of your own, as those of `[text]`: `own:FUNCTION`."""
     own: Annotated[Own, Fetch] = Field(default_factory=dict)
     """Settings of your own rules: `[image.own.FUNCTION]`."""
@@ -248,7 +234,7 @@ class FetchSettings(Settings):
     """Ports that may be reached. Another: `http_refused`."""
     allow_addresses: Annotated[list[str], Fetch] = Field(default_factory=list)
     """Private addresses, networks or `ADDRESS:PORT` that may be reached: `["127.0.0.1:8080", "10.0.0.0/8"]`."""
-    user_agent: Annotated[str, Fetch, Field(min_length=1)] = "altalign/VERSION"
+    user_agent: Annotated[str, Fetch, Field(pattern="^[!-~]([ -~]*[!-~])?$")] = "altalign/VERSION"
     """User agent, with VERSION filled in; robots.txt is read for its first word. Add a contact: `"altalign/VERSION
     (+https://example.org/our-crawl)"`.
     """
@@ -258,13 +244,6 @@ class FetchSettings(Settings):
     def _addresses_can_be_read(cls, value: list[str]) -> list[str]:
         for entry in value:
             allowed_addresses.allowed(entry)
-        return value
-
-    @field_validator("user_agent")
-    @classmethod
-    def _user_agent_is_a_header(cls, value: str) -> str:
-        if not (value.isascii() and value.isprintable() and value.strip()):
-            raise ValueError(f"{value!r} cannot be sent; give printable ASCII characters, a name first")
         return value
 
     @property
@@ -297,7 +276,7 @@ class DecontaminateSettings(Settings):
     """Test images that must not be in the data: folders, Parquet files or WebDataset tars (or globs), each a path or
     `{name = "coco", path = "…", image_column = "image"}`.
     """
-    embedder: Annotated[str, Fetch] = "dct"
+    embedder: Annotated[Embedder, Fetch] = "dct"
     """What describes an image: `dct`, `phash`, `open_clip:MODEL:CHECKPOINT`, `timm:MODEL:CHECKPOINT`, `onnx:FILE` or
     `run:TRAINING_RUN`.
     """
@@ -323,7 +302,7 @@ class DecontaminateSettings(Settings):
     @property
     def embedder_files(self) -> list[str]:
         """The files named in `embedder`, on which results rest; for an ONNX file also the TOML beside it."""
-        kind, *names = self.embedder.split(":", maxsplit=EMBEDDERS[self.embedder.split(":")[0]])
+        kind, *names = self.embedder.split(":", maxsplit=2 if self.embedder.startswith(("open_clip:", "timm:")) else 1)
         if kind == "run":  # what the manifest of its newest checkpoint has digests of
             folder = storage.join(names[0], "checkpoints")
             marks = [mark for mark in storage.below(folder, "manifest.json") if _OF_A_STEP.search(mark)]
@@ -336,18 +315,6 @@ class DecontaminateSettings(Settings):
         if name := twice([each.name for each in self.named_sets]):
             raise ValueError(f'two test sets are named "{name}"; give names: {{name = "…", path = "…"}}')
         return self
-
-    @field_validator("embedder")
-    @classmethod
-    def _embedder_is_known(cls, value: str) -> str:
-        kind = value.split(":")[0]
-        names = value.split(":", maxsplit=EMBEDDERS.get(kind, 0))[1:]
-        if len(names) != EMBEDDERS.get(kind) or not all(names) or (not names and value != kind):
-            raise ValueError(
-                f'"{value}" is no embedder; give "dct", "phash", "open_clip:MODEL:CHECKPOINT", '
-                '"timm:MODEL:CHECKPOINT", "onnx:FILE" or "run:TRAINING_RUN"'
-            )
-        return value
 
 
 class DedupSettings(Settings):
@@ -381,38 +348,14 @@ class AuditSettings(Settings):
 class CardSettings(Settings):
     """Facts for the data-set card that no stage can know (ours)."""
 
-    name: str = ""
+    name: Line = ""
     """Name of the data set; `""`: "Image-text pairs from" its sources."""
-    licence: str = ""
+    licence: Annotated[str, Field(pattern="^[A-Za-z0-9.+-]*$")] = ""
     """Licence: an identifier of SPDX (`CC-BY-4.0`) or Hugging Face (`cc-by-4.0`). `""`: unknown."""
-    languages: list[str] = Field(default_factory=list)
+    languages: list[Annotated[str, Field(pattern="^[a-z]{2,3}(-[A-Za-z0-9]{1,8})*$")]] = Field(default_factory=list)
     """Languages of captions as BCP 47 tags: `["en", "pt-BR"]`. Nothing detects them."""
-    contact: str = ""
+    contact: Line = ""
     """Address or URL for removal requests."""
-
-    @field_validator("name", "licence", "contact")
-    @classmethod
-    def _is_one_line(cls, value: str) -> str:
-        if not value.isprintable() or value != value.strip():
-            repair = "give one without line breaks, control characters or spaces at its ends"
-            raise ValueError(f"{value!r} is no line of text; {repair}")
-        return value
-
-    @field_validator("licence")
-    @classmethod
-    def _licence_is_an_identifier(cls, value: str) -> str:
-        if not re.fullmatch(r"[A-Za-z0-9.+-]*", value):
-            repair = 'give one of SPDX or Hugging Face, such as "CC-BY-4.0", "other" or "unknown"'
-            raise ValueError(f"{value!r} is no identifier of a licence; {repair}")
-        return value
-
-    @field_validator("languages")
-    @classmethod
-    def _languages_are_tags(cls, value: list[str]) -> list[str]:
-        for entry in value:
-            if not re.fullmatch(r"[a-z]{2,3}(-[A-Za-z0-9]{1,8})*", entry):
-                raise ValueError(f'{entry!r} is no tag of a language; give tags of BCP 47, such as "en" or "pt-BR"')
-        return value
 
 
 class EngineSettings(Settings):
@@ -451,11 +394,6 @@ class CurateConfig(Settings):
     audit: Annotated[AuditSettings, Extract] = AuditSettings()
     card: Annotated[CardSettings, Write] = CardSettings()
     engine: EngineSettings = EngineSettings()
-
-    @model_validator(mode="before")
-    @classmethod
-    def _of_this_version(cls, values: Any) -> Any:
-        return without_removed(values, _REMOVED) if isinstance(values, Mapping) else values
 
     @field_validator("input", mode="before")
     @classmethod

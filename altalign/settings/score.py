@@ -3,19 +3,17 @@
 The docstring of a setting is its line in docs/reference/scores.md (`make docs`).
 """
 
-import re
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, field_validator, model_validator
 
 from altalign.data.schema import SAMPLE
-from altalign.settings.common import TAKE_IT_OUT, Removed, Settings, twice, without_removed
+from altalign.settings.common import Settings, twice
+from altalign.settings.curate import FUNCTION
 
 Share = Annotated[float, Field(ge=0, le=1)]
 Kind = Literal["text", "language", "image", "similarity", "linear", "noise", "own"]
 
-_NAME = re.compile(r"[a-z][a-z0-9_]*")
-_FUNCTION = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*", re.ASCII)
 # What a kind needs, and what it may have beside that.
 _NEEDS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "text": ((), ("profanity",)),
@@ -26,13 +24,12 @@ _NEEDS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "noise": (("model",), ()),
     "own": (("function",), ("settings",)),
 }
-_REMOVED: Removed = {"script_veto": (True, TAKE_IT_OUT), "activation": ("none", TAKE_IT_OUT)}
 
 
 class ScoreSettings(Settings):
     """One score. Its columns begin with its name."""
 
-    name: str
+    name: Annotated[str, Field(pattern="^[a-z][a-z0-9_]*$")]
     """Name of the score: small letters, digits and `_`. Columns are `NAME` or `NAME_…`."""
     kind: Kind
     """What is measured."""
@@ -53,32 +50,16 @@ class ScoreSettings(Settings):
     """Linear: safetensors (`weight`, `bias`), or an ONNX file from embeddings to a number."""
     side: Literal["image", "text"] = "image"
     """Linear: whose embedding it takes."""
-    function: str = ""
+    function: Annotated[str, Field(pattern=f"^({FUNCTION})?$")] = ""
     """Own: `MODULE:FUNCTION`, beside the settings file or on the Python path."""
     settings: dict[str, Any] = Field(default_factory=dict)
     """Own: keyword arguments of the function."""
 
-    @model_validator(mode="before")
-    @classmethod
-    def _of_this_version(cls, values: Any) -> Any:
-        if not isinstance(values, dict):
-            return values
-        if "run" in values:
-            raise ValueError(f'run is a model now; give model = "run:{values["run"]}"')
-        return without_removed(values, _REMOVED)
-
     @field_validator("name")
     @classmethod
     def _name_is_of_a_column(cls, value: str) -> str:
-        if not _NAME.fullmatch(value) or value in SAMPLE.names:
-            raise ValueError(f'"{value}" is no name of a score, or a column has it; give small letters, digits and _')
-        return value
-
-    @field_validator("function")
-    @classmethod
-    def _function_is_named(cls, value: str) -> str:
-        if value and not _FUNCTION.fullmatch(value):
-            raise ValueError(f'"{value}" names no function; give MODULE:FUNCTION, such as "my_scores:loudness"')
+        if value in SAMPLE.names:
+            raise ValueError(f'"{value}": samples have a column of this name; give another')
         return value
 
     @model_validator(mode="after")

@@ -113,9 +113,14 @@ def read_pieces(path: str) -> Iterator[bytes]:
 def read_json(path: str) -> dict[str, Any]:
     """The object of a JSON file; empty where there is no file. UnreadableError where it is none."""
     try:
-        return _object(path, read_bytes(path))
+        value = json.loads(read_bytes(path))
     except FileNotFoundError:
         return {}
+    except (ValueError, RecursionError) as error:
+        raise UnreadableError(f"{path}: not JSON: {error}") from None
+    if not isinstance(value, dict):
+        raise UnreadableError(f"{path}: not a JSON object but {value!r:.40}")
+    return value
 
 
 def read_sealed(path: str) -> dict[str, Any]:
@@ -127,27 +132,13 @@ def read_sealed(path: str) -> dict[str, Any]:
     seal = _SEAL.search(data)
     if seal is None or hashlib.sha256(memoryview(data)[: seal.start()]).hexdigest() != seal[1].decode():
         raise UnreadableError(f"{path}: not as it was written: its seal is of other bytes")
-    value = _object(path, data)
-    del value["seal"]
-    return value
-
-
-def _object(path: str, data: bytes) -> dict[str, Any]:
-    try:
-        value = json.loads(data)
-    except (ValueError, RecursionError) as error:
-        raise UnreadableError(f"{path}: not JSON: {error}") from None
-    if not isinstance(value, dict):
-        raise UnreadableError(f"{path}: not a JSON object but {value!r:.40}")
-    return value
+    return json.loads(data[: seal.start()] + b"}")
 
 
 def mappable(path: str) -> str:
     """A local file with the same bytes, to map into memory: itself, or a copy that this machine's processes share."""
     if not is_remote(path):
         return path
-    if is_of_web(path):
-        return at(path).mappable(path)
     return local.copied(path, stamp(path), lambda copy: copy.writelines(read_pieces(path)))
 
 
@@ -296,6 +287,5 @@ def temporary(folder: str) -> Iterator[None]:
     finally:
         tempfile.tempdir = before[0]
         os.environ.pop("TMPDIR")
-        if before[1] is not None:
-            os.environ["TMPDIR"] = before[1]
+        os.environ |= {"TMPDIR": before[1]} if before[1] is not None else {}
         shutil.rmtree(place, ignore_errors=True)

@@ -100,17 +100,15 @@ def check_none(run_folder: str) -> None:
 def _finish(run_folder: str) -> None:
     folder = storage.join(run_folder, FOLDER)
     plan = storage.read_sealed(storage.join(folder, _PLAN))
-    comes, goes, at = (plan.get(name, {}) for name in ("comes", "goes", "at"))
+    comes, goes, at, durable = (plan[name] for name in ("comes", "goes", "at", "durable"))
 
     def place(name: str) -> None:  # unless that was done before
-        waiting = storage.join(run_folder, at.get(name, f"{FOLDER}/{name}"))
-        target = storage.join(run_folder, name)
+        waiting, target = (storage.join(run_folder, each) for each in (at.get(name, f"{FOLDER}/{name}"), name))
         if storage.exists(waiting):
             storage.move(waiting, target)
         elif not storage.exists(target) or storage.stamp(target).size != comes[name][0]:
-            raise DamagedError(
-                f"{waiting}: it is not there, and a change of the run needs it; restore the run from a copy"
-            )
+            why = "it is not there, and a change of the run needs it"
+            raise DamagedError(f"{waiting}: {why}; restore the run from a copy")
 
     with storage.noted() as block:
         for _ in storage.each(place, [name for name in comes if name != _LAST], place=run_folder):
@@ -120,12 +118,12 @@ def _finish(run_folder: str) -> None:
         for name in goes:
             path = storage.join(run_folder, name)
             storage.delete_units([path]) if name == "work" else storage.delete(path)
-    if (work := plan.get("work")) and storage.kind(moved := storage.join(run_folder, work)) == "folder":
+    if plan["work"] and storage.kind(moved := storage.join(run_folder, plan["work"])) == "folder":
         storage.move_folder(moved, storage.join(run_folder, "work"))
         # of what is deleted next, a part is no whole work/
-        storage.write_sealed(storage.join(folder, _PLAN), {**plan, "work": ""}, durable=plan.get("durable", False))
-    if plan.get("durable"):
-        places = {storage.join(run_folder, name): None for name in comes}
+        storage.write_sealed(storage.join(folder, _PLAN), {**plan, "work": ""}, durable=durable)
+    if durable:
+        places = {storage.join(run_folder, name) for name in comes}
         storage.sync(storage.Block(deleted={*places, *block.deleted}))
     storage.delete(storage.join(run_folder, ADDING))  # of the run as it was
     with storage.noted() as block:

@@ -43,12 +43,6 @@ def full_disk(error: BaseException, folder: str, *, writing: str = "") -> FullDi
     what = f" while writing {writing}" if writing else ""
     if isinstance(error, OSError) and error.errno == errno.EDQUOT:
         what += " (the quota is used up)"
-    elif folder:
-        with suppress(OSError):
-            status = os.statvfs(_existing(folder))
-            is_full_of_files = status.f_files and not status.f_favail
-            left = f"{status.f_bavail * status.f_frsize:,} bytes free"
-            what += f" ({'it holds as many files as it can' if is_full_of_files else left})"
     repair = "make room and run the same command again, it continues"
     return FullDiskError(f"{folder or 'the disk'}: no space left on the device{what}; {repair}")
 
@@ -64,15 +58,10 @@ def naming_a_full_disk(folder: str, writing: str) -> Iterator[None]:
         raise
 
 
-def _existing(path: str) -> Path:
-    """The path, or the nearest folder above it that exists."""
-    place = Path(path).absolute()
-    return next(folder for folder in (place, *place.parents) if folder.exists())
-
-
 def free_bytes(path: str) -> int | None:
     """Bytes free where `path` is, or will be; None where that cannot be known."""
-    return None if is_remote(path) else shutil.disk_usage(_existing(path)).free
+    place = Path(path).absolute()
+    return None if is_remote(path) else shutil.disk_usage(next(f for f in (place, *place.parents) if f.exists())).free
 
 
 # Reading -------------------------------------------------------------------------------------------------------------
@@ -323,18 +312,15 @@ def locked(folder: str, place: Path | None = None) -> Iterator[None]:
         except OSError as error:
             if error.errno not in (errno.EACCES, errno.EPERM, errno.EROFS):
                 raise
-            why = f"{error.strerror}: {error.filename}"
-            raise UsageError(
-                f"{folder}: cannot be written to ({why}); make it writable, or choose another [run] folder"
-            ) from None
+            why = f"cannot be written to ({error.strerror}: {error.filename})"
+            raise UsageError(f"{folder}: {why}; make it writable, or choose another [run] folder") from None
         yield
 
 
 def at_work(folder: str, who: str) -> UsageError:
     """The error for a run that another command holds."""
-    return UsageError(
-        f"{folder}: another command is at work on this run ({who}); wait for it, or choose another [run] folder"
-    )
+    why = f"another command is at work on this run ({who})"
+    return UsageError(f"{folder}: {why}; wait for it, or choose another [run] folder")
 
 
 @contextmanager
@@ -395,10 +381,8 @@ def machine_name() -> str:
     place = cache_folder() / "machine"
     with suppress(FileExistsError), place.open("x", encoding="ascii") as file:
         file.write(uuid4().hex)
-    name = place.read_text(encoding="ascii")
-    with suppress(OSError):
-        name = f"{name}-{_BOOT_ID.read_text(encoding='ascii').strip()}"
-    return name
+    boot = _BOOT_ID.read_text(encoding="ascii").strip() if _BOOT_ID.exists() else ""
+    return f"{place.read_text(encoding='ascii')}-{boot}"
 
 
 def copied(path: str, stamp: Stamp, fetch: Callable[[BinaryIO], None]) -> str:

@@ -5,7 +5,6 @@ costs. So the next blocks are asked for while one is read, and ranges before the
 """
 
 import io
-import threading
 from collections import OrderedDict
 from collections.abc import Iterable, Iterator
 from concurrent.futures import Future
@@ -37,15 +36,18 @@ def source(path: str) -> Any:
 
 
 def open_read(path: str) -> BinaryIO:
-    return cast(BinaryIO, io.BufferedReader(_File(_Parts(source(path))), _BUFFER_BYTES))
+    return cast(BinaryIO, io.BufferedReader(_File(source(path), OrderedDict()), _BUFFER_BYTES))
 
 
 def open_again(_: str, file: BinaryIO) -> BinaryIO:
-    return cast(BinaryIO, io.BufferedReader(_File(cast(Any, file).raw.parts), _BUFFER_BYTES))
+    first = cast(Any, file).raw
+    return cast(BinaryIO, io.BufferedReader(_File(first.source, first.parts), _BUFFER_BYTES))
 
 
 def ask_for(_: str, file: BinaryIO, offset: int, length: int) -> None:
-    cast(Any, file).raw.parts.ask_for(offset, length)
+    raw = cast(Any, file).raw
+    if offset < raw.source.size and raw.part_with(offset) is None:
+        raw.begin(offset, min(length, _BLOCK_BYTES))
 
 
 def read_bytes(path: str) -> bytes:
@@ -75,58 +77,15 @@ def read_ranges(path: str, ranges: Iterable[tuple[int, int]]) -> Iterator[bytes]
             yield data[offset - request[0][0] : offset - request[0][0] + length]
 
 
-class _Parts:
-    """What is in memory of a file: blocks, and ranges that were asked for; several handles and threads may share it."""
-
-    def __init__(self, file: Any):
-        self.file = file
-        self._lock = threading.Lock()
-        self._parts = OrderedDict[int, tuple[int, Future[bytes]]]()  # by begin: end, and bytes; used last: at the end
-
-    def at(self, offset: int) -> memoryview:
-        """Bytes from an offset on, at least one of them; none at the end."""
-        if offset >= self.file.size:
-            return memoryview(b"")
-        with self._lock:
-            block = offset // _BLOCK_BYTES * _BLOCK_BYTES
-            begin = self._part_with(offset)
-            if begin is None:
-                begin = block
-                self._begin(block, _BLOCK_BYTES)
-            self._parts.move_to_end(begin)  # before others come, for which the oldest go
-            if begin == block and block - _BLOCK_BYTES in self._parts:
-                for coming in range(block + _BLOCK_BYTES, block + (1 + _BLOCKS_AHEAD) * _BLOCK_BYTES, _BLOCK_BYTES):
-                    if coming not in self._parts and coming < self.file.size:
-                        self._begin(coming, _BLOCK_BYTES)
-            part = self._parts[begin][1]
-        interrupts.check()
-        data = part.result()
-        if len(data) <= offset - begin:
-            raise StoreError(f"{self.file.path}: shorter than it was; it has changed while it was read")
-        return memoryview(data)[offset - begin :]
-
-    def ask_for(self, offset: int, length: int) -> None:
-        """Begin to read a range, at most a block of it."""
-        with self._lock:
-            if offset < self.file.size and self._part_with(offset) is None:
-                self._begin(offset, min(length, _BLOCK_BYTES))
-
-    def _part_with(self, offset: int) -> int | None:
-        return next((begin for begin, (end, _) in reversed(self._parts.items()) if begin <= offset < end), None)
-
-    def _begin(self, begin: int, length: int) -> None:
-        while len(self._parts) >= _PARTS_KEPT:
-            self._parts.popitem(last=False)[1][1].cancel()
-        end = min(begin + length, self.file.size)
-        self._parts[begin] = end, clients.threads("reads").submit(self.file.read_at, begin, end - begin)
-
-
 class _File(io.RawIOBase):
-    """Parts as a file with a position."""
+    """A file with a position over parts in memory: blocks, and ranges that were asked for.
 
-    def __init__(self, parts: _Parts):
+    `parts` are by where they begin, that used last at the end, with where they end; handles of one thread share them.
+    """
+
+    def __init__(self, source: Any, parts: OrderedDict[int, tuple[int, Future[bytes]]]):
         super().__init__()
-        self.parts, self.name, self._at = parts, parts.file.path, 0
+        self.source, self.parts, self.name, self._at = source, parts, source.path, 0
 
     def readable(self) -> bool:
         return True
@@ -135,12 +94,36 @@ class _File(io.RawIOBase):
         return True
 
     def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:  # `tell` calls it
-        self._at = offset + (0, self._at, self.parts.file.size)[whence]
+        self._at = offset + (0, self._at, self.source.size)[whence]
         return self._at
 
     def readinto(self, buffer: Any) -> int:
-        data = self.parts.at(self._at)
-        size = min(len(buffer), len(data))
-        buffer[:size] = data[:size]
-        self._at += size
-        return size
+        if self._at >= self.source.size:
+            return 0
+        block = self._at // _BLOCK_BYTES * _BLOCK_BYTES
+        if (begin := self.part_with(self._at)) is None:
+            self.begin(begin := block, _BLOCK_BYTES)
+        part = self.parts[begin][1]
+        self.parts.move_to_end(begin)  # before others come, for which the oldest go
+        if begin == block and block - _BLOCK_BYTES in self.parts:
+            for coming in range(block + _BLOCK_BYTES, block + (1 + _BLOCKS_AHEAD) * _BLOCK_BYTES, _BLOCK_BYTES):
+                if coming not in self.parts and coming < self.source.size:
+                    self.begin(coming, _BLOCK_BYTES)
+        interrupts.check()
+        data = part.result()[self._at - begin : self._at - begin + len(buffer)]
+        if not data:
+            raise StoreError(f"{self.name}: shorter than it was; it has changed while it was read")
+        buffer[: len(data)] = data
+        self._at += len(data)
+        return len(data)
+
+    def part_with(self, offset: int) -> int | None:
+        """Where the part begins that has this offset."""
+        return next((begin for begin, (end, _) in reversed(self.parts.items()) if begin <= offset < end), None)
+
+    def begin(self, begin: int, length: int) -> None:
+        """Begin to read a part."""
+        while len(self.parts) >= _PARTS_KEPT:
+            self.parts.popitem(last=False)[1][1].cancel()
+        end = min(begin + length, self.source.size)
+        self.parts[begin] = end, clients.threads("reads").submit(self.source.read_at, begin, end - begin)

@@ -16,7 +16,7 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from typing import Any, NamedTuple
+from typing import NamedTuple
 from uuid import uuid4
 
 from altalign.errors import AltalignError, StoreError, UsageError
@@ -29,14 +29,8 @@ _TICKET = "lock-"
 class _Ticket(NamedTuple):
     path: str
     written_s: float  # the store's time, when it was written last
-    owner: dict[str, Any]
-
-    @property
-    def is_of_this_machine(self) -> bool:
-        return self.owner.get("machine") == local.machine_name()
-
-    def __str__(self) -> str:
-        return f"{self.owner.get('process')} on {self.owner.get('host')}"
+    who: str
+    is_of_this_machine: bool
 
 
 @contextmanager
@@ -66,7 +60,7 @@ def locked(folder: str) -> Iterator[None]:
             for other in tickets.values():
                 age_s = own.written_s - other.written_s if own else 0.0
                 if not other.is_of_this_machine and age_s <= objects.LEASE_S:
-                    raise local.at_work(folder, f"process {other}, seen {max(0.0, age_s):.0f} s ago")
+                    raise local.at_work(folder, f"process {other.who}, seen {max(0.0, age_s):.0f} s ago")
                 objects.delete_file(other.path)  # its command has ended
             objects.HELD[folder] = time.monotonic()
             thread.start()
@@ -87,12 +81,13 @@ def _tickets(folder: str) -> Iterator[_Ticket]:
             path = f"{folder}/log/{info.base_name}"
             with suppress(FileNotFoundError, ValueError):  # its owner has ended meanwhile
                 owner = json.loads(objects.get(path))
-                yield _Ticket(path, (info.mtime_ns or 0) / 1e9, owner)
+                who, is_ours = f"{owner['process']} on {owner['host']}", owner["machine"] == local.machine_name()
+                yield _Ticket(path, (info.mtime_ns or 0) / 1e9, who, is_ours)
 
 
 def holder(folder: str) -> str | None:
     folder = folder.rstrip("/")
     if (process := local.holder(folder, local.standing_for(folder, "locks"))) is not None:
         return process
-    fresh = (each for each in _tickets(folder) if time.time() - each.written_s < objects.LEASE_S)
-    return next((str(ticket) for ticket in fresh if not ticket.is_of_this_machine), None)
+    others = (ticket for ticket in _tickets(folder) if not ticket.is_of_this_machine)
+    return next((each.who for each in others if time.time() - each.written_s < objects.LEASE_S), None)

@@ -1,7 +1,6 @@
 """Inputs on web servers and on the Hugging Face Hub, through fsspec, behind the face of `altalign.storage`; read-only.
 
-A web server does not say what lies in a folder; the Hub does. A server that sends no ranges, or tells no size, is asked
-for the whole file once, and the copy on this machine is read.
+A web server does not say what lies in a folder; the Hub does. A server has to tell the size, and to send ranges.
 """
 
 import errno
@@ -10,14 +9,12 @@ import time
 from collections.abc import Callable
 from functools import cache
 from http.client import responses
-from pathlib import Path
-from typing import Any, BinaryIO, Literal, TypeVar
+from typing import Any, Literal, TypeVar
 
 import aiohttp
 
 from altalign import __version__
 from altalign.errors import AltalignError, StoreError, UsageError, bring, first_line
-from altalign.storage import local
 from altalign.storage.clients import ANSWERS_WITHIN_S, ATTEMPTS, CONNECT_WITHIN_S
 from altalign.storage.paths import Stamp
 
@@ -52,7 +49,7 @@ def _made(is_hub: bool, _process: int, endpoint: str | None) -> object:  # noqa:
     )
 
 
-def _asked(path: str, request: Callable[[], _T], attempt: int = 1) -> _T:
+def _asked(path: str, request: Callable[[], _T]) -> _T:
     """The result of a request; temporary failures are retried.
 
     Raises:
@@ -64,37 +61,28 @@ def _asked(path: str, request: Callable[[], _T], attempt: int = 1) -> _T:
         from httpx2 import HTTPError
 
         errors = OSError, HTTPError
-    try:
-        return request()
-    except errors as error:
-        if local.is_full_disk(error):
-            raise
-        # fsspec raises FileNotFoundError whatever happened; that is its cause
-        reason = error.__cause__ if isinstance(error, FileNotFoundError) and error.__cause__ else error
-        status = getattr(reason, "status", None) or getattr(getattr(reason, "response", None), "status_code", None)
-        is_final = isinstance(reason, FileNotFoundError | aiohttp.InvalidURL | aiohttp.ClientSSLError)
-        is_temporary = not is_final and (status or _TEMPORARY[0]) in _TEMPORARY
-        if attempt == ATTEMPTS or not is_temporary:
-            raise _trouble(reason, path, status, is_temporary=is_temporary) from error
-    time.sleep(_FIRST_WAIT_S * 2 ** (attempt - 1))
-    return _asked(path, request, attempt + 1)
-
-
-def _trouble(error: BaseException, path: str, status: int | None, *, is_temporary: bool) -> Exception:
-    """The message for an error: what, where, what to do."""
-    if isinstance(error, FileNotFoundError) or status in (404, 410):
-        return FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path)
-    reason = f"{status} {responses.get(status, '')}".strip() if status else first_line(error)
-    what, repair = "the server refuses", "look at the address"
-    if status in (401, 403) and path.startswith(_HUB):
-        what = "no such repository, or a private one"
-        repair = "look at its name (hf://datasets/OWNER/NAME), and set HF_TOKEN where it is private"
+    for attempt in range(ATTEMPTS):
+        try:
+            return request()
+        except errors as error:
+            # fsspec raises FileNotFoundError whatever happened; that is its cause
+            reason = error.__cause__ if isinstance(error, FileNotFoundError) and error.__cause__ else error
+            status = getattr(reason, "status", None) or getattr(getattr(reason, "response", None), "status_code", None)
+            is_final = isinstance(reason, FileNotFoundError | aiohttp.InvalidURL | aiohttp.ClientSSLError)
+            is_temporary = not is_final and (status or _TEMPORARY[0]) in _TEMPORARY
+            if not is_temporary or attempt == ATTEMPTS - 1:
+                break
+        time.sleep(_FIRST_WAIT_S * 2**attempt)
+    if isinstance(reason, FileNotFoundError) or status in (404, 410):
+        raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path) from reason
+    words = f"{status} {responses.get(status, '')}".strip() if status else first_line(reason)
+    if is_temporary:
+        what = "does not answer ({}); look at the network and the address, and run the same command again"
     elif status in (401, 403):
-        what, repair = "access denied", "a name and a password belong in ~/.netrc"
-    elif is_temporary:
-        what = "the server does not answer"
-        repair = "look at the network and the address, and run the same command again"
-    return StoreError(f"{path}: {what} ({reason.replace(' ssl:default', '')}); {repair}")
+        what = "denies access ({}); set HF_TOKEN for the Hub, or put a name and a password into ~/.netrc"
+    else:
+        what = "refuses ({}); look at the address"
+    raise StoreError(f"{path}: the server {what.format(words.replace(' ssl:default', ''))}") from reason
 
 
 def _info(path: str) -> dict[str, Any]:
@@ -110,45 +98,19 @@ class WebFile:
     """A file for reads at any offset, by several threads at once; `size` in bytes."""
 
     def __init__(self, path: str):
-        info, self.path, self._copy = _info(path), path, ""
-        if info.get("partial", True) and info["size"] is not None:
-            self.size: int = info["size"]
-        else:
-            self._copy = mappable(path)
-            self.size = Path(self._copy).stat().st_size
-        self._file: Any = None  # fsspec's own
-        if not self._copy and self.size:
-            self._file = _asked(path, lambda: _system(path).open(path, size=self.size, cache_type="none"))
+        self.path, self.size = path, stamp(path).size
+        # fsspec's own, which cannot be of no bytes
+        self._file: Any = self.size and _asked(
+            path, lambda: _system(path).open(path, size=self.size, cache_type="none")
+        )
 
     def read_at(self, offset: int, length: int) -> bytes:
         """Bytes from an offset; fewer at the end."""
         end = min(offset + length, self.size)
-        if end <= offset:
-            return b""
-        if not self._copy:
-            try:
-                return _asked(self.path, lambda: self._file._fetch_range(offset, end))
-            except ValueError:  # fsspec met a server that sends the whole file instead
-                self._copy = mappable(self.path)
-        return next(local.read_ranges(self._copy, [(offset, end - offset)]))
-
-
-def mappable(path: str) -> str:
-    """A local copy; the whole file is downloaded once."""
-    info = _info(path)
-    version = Stamp(info["size"] or 0, 0, _version(info))
-    if info["size"] is None and not version.digest:
-        raise StoreError(
-            f"{path}: the server tells neither the size nor a version of it (Content-Length, ETag, Last-Modified); "
-            "download it, and name the file"
-        )
-
-    def fetch(file: BinaryIO) -> None:
-        file.seek(0)
-        file.truncate()
-        _system(path).get_file(path, file)
-
-    return local.copied(path, version, lambda file: _asked(path, lambda: fetch(file)))
+        try:
+            return _asked(self.path, lambda: self._file._fetch_range(offset, end)) if offset < end else b""
+        except ValueError:  # fsspec met a server that sends the whole file instead
+            raise StoreError(f"{self.path}: the server sends no ranges of it; download it, and name the file") from None
 
 
 def check(path: str) -> None:
@@ -159,7 +121,8 @@ def check(path: str) -> None:
         _KNOWN.pop(path, None)
         if path.startswith(_HUB):
             _system(path).invalidate_cache()
-        kind(path)
+        if kind(path) == "file":
+            stamp(path)
     except AltalignError as error:
         raise UsageError(f"{path}: {str(error).removeprefix(f'{path}: ')}") from None
     except (ValueError, NotImplementedError):  # the client's words for what is no path
@@ -178,15 +141,13 @@ def exists(path: str) -> bool:
 
 
 def stamp(path: str) -> Stamp:
-    """Size, and the ETag, modification time or digest that the server tells; with none of them, the size of a copy."""
+    """Size, and the ETag, time of change or digest that the server tells, if any."""
     info = _info(path)
-    return Stamp(WebFile(path).size if info["size"] is None else info["size"], 0, _version(info))
-
-
-def _version(info: dict[str, Any]) -> str:
-    """ETag, time of change or digest; empty where none is told."""
+    if info["size"] is None:
+        what = "the server does not tell its size (Content-Length), or compresses it"
+        raise StoreError(f"{path}: {what}; download it, and name the file")
     names = ("ETag", "Last-Modified", "xet_hash", "blob_id")
-    return next((info[name] for name in names if info.get(name)), "").strip('"')
+    return Stamp(info["size"], 0, next((info[name] for name in names if info.get(name)), "").strip('"'))
 
 
 def find(pattern: str) -> list[str]:

@@ -145,7 +145,7 @@ def judge(run: Run, unit: PoolUnit) -> JudgeFacts:
             dropped = stack.enter_context(parquet.writing(path, DROPPED_TEXT))
         for batch in pool.candidates(run, unit):
             captions, measured = parquet.strings(batch, "caption"), measure(batch, tables, seen)
-            verdict, failed = reasons_of(verdicts(run, batch, measured, file=file, first_row=row))
+            verdict, failed = reasons_of(verdicts(run, batch, measured))
             for names, rows in combinations(failed):
                 if names:  # survivors are counted when they are grouped
                     failed_counts.add_rows(Stage.JUDGE, source, names, rows)
@@ -184,10 +184,8 @@ def judge(run: Run, unit: PoolUnit) -> JudgeFacts:
     return JudgeFacts(unit["rows"], spilled, **failed_counts.facts())
 
 
-def verdicts(
-    run: Run, candidates: pa.RecordBatch, measured: TextMeasures, *, file: int, first_row: int
-) -> list[Verdict]:
-    """The verdicts of every rule but `pair_repeated`, n each; the candidates begin at this row of this file."""
+def verdicts(run: Run, candidates: pa.RecordBatch, measured: TextMeasures) -> list[Verdict]:
+    """The verdicts of every rule but `pair_repeated`, n each."""
     caption = parquet.strings(candidates, "caption")
     columns = {
         "caption": caption,
@@ -200,11 +198,7 @@ def verdicts(
         "images_per_text": measured.images_per_text,
         "texts_per_image": measured.texts_per_image,
     }
-
-    def name_row(row: int) -> str:
-        return f"row {first_row + row:,} of {run.files[file].path}, caption {caption[row].as_py()!r:.80}"
-
-    return ask(own.rules(Stage.JUDGE, run.config, run.modules), columns, run.config, name_row)
+    return ask(own.rules(Stage.JUDGE, run.config, run.modules), columns, run.config)
 
 
 class Judged:

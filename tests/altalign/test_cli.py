@@ -77,9 +77,7 @@ def test_no_verb_is_wrong_usage_and_shows_what_there_is(capsys: pytest.CaptureFi
     assert capsys.readouterr() == ("", 2 * cli.usage())
 
 
-def test_an_unknown_verb_names_the_nearest_or_all(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["crate", "x.toml"]) == 2
-    assert capsys.readouterr() == ("", "altalign: crate: no such verb (did you mean curate?)\n")
+def test_an_unknown_verb_names_all(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["zzz"]) == 2
     assert capsys.readouterr().err == f"altalign: zzz: no such verb (there are: {', '.join(VERBS)})\n"
 
@@ -110,10 +108,7 @@ DEFECT = (
     "altalign: ZeroDivisionError: ours; a defect of altalign, or a file of the run was changed by hand; please "
     "report it with what --debug shows\n"
 )
-FULL = (
-    r"altalign: /runs/x: no space left on the device \([\d,]+ bytes free\); make room and run the same command "
-    r"again, it continues\n"
-)
+FULL = "altalign: /runs/x: no space left on the device; make room and run the same command again, it continues\n"
 
 
 @pytest.mark.parametrize(

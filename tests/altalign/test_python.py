@@ -231,9 +231,12 @@ def test_wrong_use_is_an_error_of_the_project_in_one_line(finished: Run, tmp_pat
         (lambda: altalign.audit(finished, "nowhere"), "nowhere: no such run folder"),
         (lambda: altalign.curate("nowhere.toml"), "nowhere.toml: no such settings file"),
         (lambda: altalign.curate("config.toml", rerun="jugde"), "rerun = 'jugde': no such stage"),
-        (lambda: altalign.curate({"input": {"paths": ["x"]}, "text": {"words_at_lest": 3}}), "did you mean words_at"),
-        (lambda: altalign.curate({"input": {"paths": ["x"]}, "text": {3: 3}}), "settings text: 3 is no name of a"),
-        (lambda: altalign.curate({"input": None}), "settings input = null: a section is meant"),
+        (
+            lambda: altalign.curate({"input": {"paths": ["x"]}, "text": {"words_at_lest": 3}}),
+            "words_at_lest: no such setting",
+        ),
+        (lambda: altalign.curate({"input": {"paths": ["x"]}, "text": {3: 3}}), "settings [text] 3: no such setting"),
+        (lambda: altalign.curate({"input": None}), "settings [input] = null: a section is meant"),
         (lambda: altalign.curate({}), "settings [input]: missing"),
     ):
         with pytest.raises(errors.UsageError) as raised:

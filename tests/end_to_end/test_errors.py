@@ -314,9 +314,9 @@ def lines_of(said: str, folder: Path) -> list[str]:
 @contextmanager
 def _fresh_clients() -> Iterator[None]:
     """Clients of stores that ask with this environment, and no later one."""
-    clients.forget_clients()
+    clients._client.cache_clear()
     yield
-    clients.forget_clients()
+    clients._client.cache_clear()
 
 
 def _files() -> set[str]:

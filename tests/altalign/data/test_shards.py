@@ -10,7 +10,7 @@ import subprocess
 import tarfile
 from pathlib import Path
 from random import Random
-from typing import IO, Any, cast
+from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
@@ -238,13 +238,10 @@ def test_no_samples_make_an_empty_archive() -> None:
 @pytest.mark.parametrize(
     "wrong",
     [
-        {"key": "../../etc/passwd"},
-        {"key": "A" * 32},
         {"key": None},
         {"caption": None},
         {"format": "heic"},
         {"format": None},
-        {"colour": "red"},
         {"source": "\ud800"},
     ],
 )
@@ -255,10 +252,6 @@ def test_what_is_no_sample_is_refused_and_nothing_is_written(wrong: dict[str, An
         writer.write(b"", row() | wrong)
     with pytest.raises(ValueError, match="width must not be null"):
         writer.write(b"", row(width=None))
-    missing = row()
-    del missing["words"]
-    with pytest.raises(ValueError, match="words"):
-        writer.write(b"", missing)
     assert (file.getvalue(), writer.bytes, writer.rows) == (b"", 0, 0)
 
 
@@ -294,20 +287,6 @@ def test_a_damaged_header_is_refused(place: int) -> None:
     data[place] ^= 1
     with pytest.raises(ValueError, match="not a whole tar: a header is damaged"):
         list(samples(io.BytesIO(data)))
-
-
-@pytest.mark.parametrize("kept", [None, {"id": 1, "title": "été"}])
-def test_an_object_of_kept_columns_as_earlier_versions_wrote_is_read(kept: dict[str, object] | None) -> None:
-    data, rows, _ = written([(b"x" * 900, row("one", extra=kept and extras.encode(kept)))])
-    earlier = io.BytesIO()
-    with tarfile.open(fileobj=io.BytesIO(data)) as now, tarfile.open(fileobj=earlier, mode="w") as tar:
-        for member in now:
-            content = cast(IO[bytes], now.extractfile(member)).read()
-            if member.name.endswith(".json"):
-                content = json.dumps({**json.loads(content), "extra": kept or {}}).encode()
-                member.size = len(content)
-            tar.addfile(member, io.BytesIO(content))
-    assert [sample.row for sample in samples(io.BytesIO(earlier.getvalue()))] == rows
 
 
 def test_other_tars_are_refused() -> None:

@@ -76,9 +76,9 @@ def test_there_are_as_many_workers_as_there_is_memory_for(free: int, is_address_
 
 def test_too_little_for_one_worker_is_said_before_any_work() -> None:
     with pytest.raises(UsageError) as caught:
-        memory.workers_at_most(1, Free(500 * MB, "ulimit -d"))
+        memory.workers_at_most(1, Free(500 * MB, "ulimit -v"))
     assert (
-        str(caught.value) == "not enough memory: a curation takes 550 MB, and 500 MB are free (ulimit -d); give it more"
+        str(caught.value) == "not enough memory: a curation takes 550 MB, and 500 MB are free (ulimit -v); give it more"
     )
 
 

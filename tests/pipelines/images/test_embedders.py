@@ -143,7 +143,7 @@ def test_onnx_gives_the_output_that_is_named(onnx_model: Path) -> None:
     ):
         embedders.load(f"onnx:{onnx_model}")
     toml.write_text(TOML + 'output_name = "nothing"\n')
-    with pytest.raises(UsageError, match="the same for two different pictures, or nothing"):
+    with pytest.raises(UsageError, match="of two different pictures are equal, empty or not finite"):
         embedders.load(f"onnx:{onnx_model}")
 
 
@@ -171,8 +171,8 @@ def test_a_toml_that_does_not_fit_is_named(onnx_model: Path, line: str, message:
 @pytest.mark.parametrize(
     ("weights", "message"),
     [
-        (WEIGHTS * np.float32(1e38), "has a value that is not finite"),
-        (WEIGHTS * 0, "the same for two different pictures, or nothing"),
+        (WEIGHTS * np.float32(1e38), "equal, empty or not finite"),
+        (WEIGHTS * 0, "of two different pictures are equal, empty or not finite"),
         (np.ones((144, 4098)), r"d from 1 to 4,096; these have \(1, 4098\)"),
     ],
 )

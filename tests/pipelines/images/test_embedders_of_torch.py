@@ -206,12 +206,9 @@ def test_a_file_that_holds_no_weights_is_named(tmp_path: Path, model: str, name:
 
 
 @needs_torch
-@pytest.mark.parametrize(
-    ("model", "near"),
-    [("open_clip:ViT-B-33", "ViT-B-32"), ("timm:resnet51", "resnet50"), ("open_clip:\N{SNOWMAN}", "such as")],
-)
-def test_an_unknown_model_is_named_with_those_of_like_names(model: str, near: str) -> None:
-    with pytest.raises(UsageError, match=rf"no model of that name; there are [\d,]+, such as .*{near}|{near}"):
+@pytest.mark.parametrize("model", ["open_clip:ViT-B-33", "timm:resnet51", "open_clip:\N{SNOWMAN}"])
+def test_an_unknown_model_is_named(model: str) -> None:
+    with pytest.raises(UsageError, match=r"no model of that name; the library has [\d,]+, such as "):
         embedders.load(f"{model}:a.pt")
 
 
@@ -220,7 +217,7 @@ def test_weights_that_overflow_are_refused_when_they_are_loaded(tmp_path: Path) 
     import torch
 
     weights = {name: torch.full_like(tensor, torch.inf) for name, tensor in random_timm().state_dict().items()}
-    with pytest.raises(UsageError, match="has a value that is not finite"):
+    with pytest.raises(UsageError, match="equal, empty or not finite"):
         embedders.load(f"timm:{TIMM}:{save_safetensors(tmp_path / 'a.safetensors', weights)}")
 
 

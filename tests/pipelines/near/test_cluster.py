@@ -106,7 +106,7 @@ def test_few_images_make_fewer_clusters_and_flat_ones_are_counted(
         ),
         (
             ["run", "--clusters", "2", "--embedder", "sift"],
-            '--embedder embedder: "sift" is no embedder; give "dct", "phash"',
+            '--embedder embedder = "sift": not of the form ',
         ),
         (
             ["run", "--clusters", "2", "--embedder", "run:nothing"],

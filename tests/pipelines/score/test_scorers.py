@@ -241,17 +241,16 @@ def test_models_of_wrong_shapes_are_one_line(in_folder: Path) -> None:
 @pytest.mark.parametrize(
     ("score", "said"),
     [
-        ({"name": "caption", "kind": "text"}, "no name of a score"),
+        ({"name": "caption", "kind": "text"}, "samples have a column of this name"),
         ({"name": "x", "kind": "similarity"}, 'model: kind = "similarity" needs it'),
         ({"name": "x", "kind": "text", "model": "m"}, 'model: kind = "text" has no such setting'),
         ({"name": "x", "kind": "similarity", "model": "clip"}, "no model; give"),
         ({"name": "x", "kind": "language", "model": "nowhere.bin"}, "no such file"),
         ({"name": "x", "kind": "noise", "model": "run:nowhere"}, "no such file"),
         ({"name": "x", "kind": "noise", "model": "nowhere"}, 'takes a training run, "run:TRAINING_RUN"'),
-        ({"name": "x", "kind": "noise", "run": "nowhere"}, 'run is a model now; give model = "run:nowhere"'),
         ({"name": "x", "kind": "text", "profanity": "nowhere.txt"}, "no such file"),
         ({"name": "x", "kind": "own", "function": "nowhere:f"}, "no module 'nowhere'"),
-        ({"name": "x", "kind": "own", "function": "f"}, "names no function"),
+        ({"name": "x", "kind": "own", "function": "f"}, "not of the form"),
         ({"name": "x", "kind": "similarity", "model": "open_clip:ViT-B-32:w.pt"}, ""),
     ],
 )
