@@ -72,7 +72,7 @@ def test_a_table_of_text_is_read_in_any_format_and_compression(tmp_path, form, c
 
 
 @pytest.mark.parametrize("compression", ["", ".gz", ".zst"])
-@pytest.mark.parametrize("text", [b"", b"url,caption\n", b"\xef\xbb\xbfurl,caption", b"\n\n"])
+@pytest.mark.parametrize("text", [b"", b"url,caption\n", b"\xef\xbb\xbfurl,caption", b"\n\n", b"\xef\xbb\xbf"])
 def test_a_table_without_rows_is_no_error(tmp_path, text, compression):
     path = compress(tmp_path / f"table.csv{compression}", text)
     read.check([str(path)], an_input())
