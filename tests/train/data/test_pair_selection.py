@@ -142,7 +142,7 @@ def test_a_run_says_how_many_pairs_are_left_and_refuses_other_scores_later(tmp_p
 @pytest.mark.parametrize(
     ("data", "message"),
     [
-        (DataSettings(where="cleen > 1"), r"^\[data\] where: .*run: no column 'cleen' \(did you mean clean\?\)$"),
+        (DataSettings(where="cleen > 1"), r"^\[data\] where: .*run: no column 'cleen' \(there are: .*clean.*\)$"),
         (DataSettings(where="language > 1"), r"^\[data\] where: .*run: language is text, and 1 is a number; compare"),
         (DataSettings(weight_by="cleen"), r"^\[data\] weight_by: .*run: no column 'cleen'"),
         (DataSettings(weight_by="language"), r"^\[data\] weight_by: .*run: language is text; give a column of numbers"),
