@@ -138,7 +138,7 @@ def _open(kind: str, data: bytes) -> ImageFile.ImageFile:
         pillow_heif.options.DECODE_THREADS = 1
         return pillow_heif.HeifImageFile(io.BytesIO(data))
     try:
-        image = _OPENERS[kind](io.BytesIO(data))
+        return _OPENERS[kind](io.BytesIO(data))
     except DECODER_ERRORS:
         if kind != "jpeg":
             raise
@@ -149,10 +149,6 @@ def _open(kind: str, data: bytes) -> ImageFile.ImageFile:
                 parts.append(data[start:at])
                 start = end
         return JpegImagePlugin.JpegImageFile(io.BytesIO(b"".join([*parts, data[start:]])))
-    if isinstance(image, WebPImagePlugin.WebPImageFile) and image.is_animated and image.mode == "RGB":
-        # what its first frame does not cover is clear, whatever the file says
-        image.rawmode = image._mode = "RGBA"  # pyright: ignore[reportPrivateUsage] (no other way to say so)
-    return image
 
 
 def _plain_png(data: bytes) -> tuple[bytes, bytes | None]:

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 import simplejpeg
-from PIL import GifImagePlugin, Image, ImageCms, ImageFile, JpegImagePlugin, TiffImagePlugin
+from PIL import Image, ImageCms, ImageFile, JpegImagePlugin, TiffImagePlugin
 
 from altalign.filters import image_headers as headers
 from altalign.filters.image_headers import DECODER_ERRORS
@@ -197,10 +197,10 @@ def _upright(
         return _turned(of_jpeg, orientation), orientation
     if isinstance(image, JpegImagePlugin.JpegImageFile):
         image.draft("RGB" if colour else "L", (short_side_px, short_side_px))
-    frame = _first_frame(image)
+    image.load()
     is_turned = isinstance(image, TiffImagePlugin.TiffImageFile)  # alone by Pillow itself, while it loads
     orientation = orientation if is_turned else headers.orientation_of(image)  # a PNG may hold EXIF behind the pixels
-    upright = _on_white(frame, colour=colour, short_side_px=short_side_px, profile=profile)
+    upright = _on_white(image, colour=colour, short_side_px=short_side_px, profile=profile)
     upright.info = {}  # Pillow would write comments that it finds there
     is_upright = orientation == 1 or is_turned
     return upright if is_upright else _turned(np.asarray(upright), orientation), orientation
@@ -225,17 +225,6 @@ def _scaled_in_the_dct(
             raise
         return None
     return pixels if colour else pixels[:, :, 0]
-
-
-def _first_frame(image: ImageFile.ImageFile) -> Image.Image:
-    """The image, loaded; what the first frame of a GIF leaves of the screen is clear, as browsers have it."""
-    box = image.tile[0].extents if isinstance(image, GifImagePlugin.GifImageFile) and image.tile else None
-    image.load()
-    if box is None or box == (0, 0, *image.size):
-        return image
-    screen = Image.new("RGBA", image.size)
-    screen.paste(image.crop(box).convert("RGBA"), box[:2])
-    return screen
 
 
 def _on_white(image: Image.Image, *, colour: bool, short_side_px: int, profile: bytes | None = None) -> Image.Image:

@@ -108,33 +108,6 @@ def test_run_lengths_of_a_bmp_are_damage(bits: int) -> None:
     assert found.damage == "run lengths of BMP, of which decoders lose pixels"
 
 
-def test_what_a_gifs_frame_leaves_of_its_screen_is_white() -> None:
-    whole = bytearray(encoded(BLOCKS.quantize(16), "gif"))
-    inside = shown(bytes(whole))
-    frame = whole.index(b",", 13 + (2 << (whole[10] & 7)) * 3)
-    whole[6:10] = struct.pack("<HH", SIDE + 20, SIDE + 9)
-    whole[11] = 3  # a background colour, which browsers ignore
-    whole[frame + 1 : frame + 5] = struct.pack("<HH", 12, 4)
-    wanted = np.full((SIDE + 9, SIDE + 20, 3), 255)
-    wanted[4 : 4 + SIDE, 12 : 12 + SIDE] = inside
-    assert np.array_equal(shown(bytes(whole)), wanted)
-
-
-def test_what_a_webps_frame_leaves_of_its_screen_is_white() -> None:
-    def part(name: bytes, content: bytes) -> bytes:
-        return name + struct.pack("<I", len(content)) + content + bytes(len(content) % 2)
-
-    def sides(*numbers: int) -> bytes:
-        return b"".join(struct.pack("<I", number)[:3] for number in numbers)
-
-    frame = sides(4, 5, SIDE - 1, SIDE - 1, 100) + b"\2" + encoded(BLOCKS, "webp", quality=95)[12:]
-    parts = part(b"VP8X", b"\2\0\0\0" + sides(79, 69)) + part(b"ANIM", b"\xff\0\0\xff\0\0") + part(b"ANMF", frame) * 2
-    seen = shown(b"RIFF" + struct.pack("<I", 4 + len(parts)) + b"WEBP" + parts)
-    assert seen.shape == (70, 80, 3)
-    assert np.abs(seen[10 : 10 + SIDE, 8 : 8 + SIDE] - np.asarray(BLOCKS)).mean() < 12
-    assert seen[:10].min() == seen[:, :8].min() == 255
-
-
 @pytest.mark.parametrize("count", [b"\0\0", struct.pack(">II", 1, 0), struct.pack(">II", 2, 0)])
 def test_an_animation_without_frames_is_its_default_image(count: bytes) -> None:
     assert np.array_equal(shown(png(np.asarray(BLOCKS), chunk(b"acTL", count))), np.asarray(BLOCKS))
