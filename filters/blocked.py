@@ -100,15 +100,10 @@ def pdq(pixels: npt.NDArray[np.uint8]) -> tuple[npt.NDArray[np.uint64], int]:
 
 def _hash(entry: str, *, where: str, of_urls: bool) -> tuple[str, str]:
     """Kind and digits of a line."""
-    expected = "write 64 hex digits (SHA-256), 40 (SHA-1)"
-    expected += " or 32 (MD5)" if of_urls else ", 32 (MD5), or pdq: and 64 (PDQ)"
     match = _LINE.fullmatch(entry)
-    if match is None:
-        raise UsageError(f"{where}: {entry!r} is no hash; {expected}")
-    digits = match["digits"]
-    kind = match["kind"] or _BY_LENGTH.get(len(digits), "")
-    if kind == "pdq" and of_urls:
-        raise UsageError(f"{where}: {entry!r} is a hash of pixels, and the list is one of URLs; {expected}")
-    if kind not in _DIGITS or len(digits) != _DIGITS[kind]:
-        raise UsageError(f"{where}: {entry!r} has {len(digits)} hex digits{f' of {kind}' if kind else ''}; {expected}")
+    digits = match["digits"] if match else ""
+    kind = (match and match["kind"]) or _BY_LENGTH.get(len(digits), "")
+    if len(digits) != _DIGITS.get(kind) or (kind == "pdq" and of_urls):
+        expected = " or 32 (MD5)" if of_urls else ", 32 (MD5), or pdq: and 64 (PDQ)"
+        raise UsageError(f"{where}: {entry!r} is no hash; write 64 hex digits (SHA-256), 40 (SHA-1){expected}")
     return kind, digits

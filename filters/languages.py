@@ -1,10 +1,7 @@
-"""Models of languages, and a veto: a label whose language is written in another script is not believed.
-
-The scripts of languages are by ISO 639 and the codes of Wikipedia, as lid.176 labels them; their names are Unicode's.
-A language that is not listed is never vetoed.
-"""
+"""Models of languages, and a veto: a label whose language is written in another script is not believed."""
 
 import struct
+import tomllib
 from functools import cache
 from pathlib import Path
 from typing import Any, cast
@@ -16,9 +13,8 @@ import pyarrow.compute as pc
 from numba import njit
 
 from altalign.filters import unicode_data
-from altalign.filters.bits import Bytes, Longs, address_of
+from altalign.filters.bits import Bytes, Longs, address_of, decode, entry_of
 from altalign.filters.unicode_data import CODE_POINTS, LETTER, UnicodeTable
-from altalign.filters.utf8 import decode, entry_of
 from altalign.filters.words import text_buffers
 
 NONE = "none"  # no letter has a script of its own
@@ -51,46 +47,14 @@ def main_scripts(captions: pa.StringArray) -> "pa.DictionaryArray[Any, Any]":
     return pa.DictionaryArray.from_arrays(numbers, pa.array([NONE, *names[1:]], pa.string()))
 
 
-_LANGUAGES = {
-    "Latin": """af als an ast az bar bcl br bs ca cbk ceb co crh cs cy da de diq dsb eml en eo es et eu fi fr frr fy ga
-        gd gl gn hr hsb ht hu ia id ie ig ilo io is it jbo jv ku kw la lb li lmo ln lt lv mg mi min ms mt mwl nah nap
-        nds nl nn no nso oc pam pap pl pms pt qu rm ro sc scn sco se sh sk sl so sq sr st su sv sw tk tl tn tr ts tt uz
-        vec vi vls vo wa war wo xh yo za zu""",
-    "Cyrillic": """av az ba be bg bxr ce crh cv kk krc kv ky lez mhr mk mn mrj myv os ru rue sah sh sr tg tk tt tyv uk
-        uz xal""",
-    "Arabic": "ar arz az azb ckb fa kk ks ku mzn pa pnb ps sd ug ur",
-    "Han": "ja ko wuu yue zh",
-    "Hiragana": "ja",
-    "Katakana": "ja",
-    "Hangul": "ko",
-    "Bopomofo": "zh",
-    "Devanagari": "bh bho dty gom hi kok ks mai mr ne new sa sd",
-    "Bengali": "as bn bpy",
-    "Gurmukhi": "pa",
-    "Gujarati": "gu",
-    "Oriya": "or",
-    "Tamil": "ta",
-    "Telugu": "te",
-    "Kannada": "kn",
-    "Malayalam": "ml",
-    "Sinhala": "si",
-    "Thai": "th",
-    "Lao": "lo",
-    "Tibetan": "bo dz",
-    "Myanmar": "my",
-    "Khmer": "km",
-    "Georgian": "ka xmf",
-    "Armenian": "hy",
-    "Greek": "el",
-    "Hebrew": "he yi",
-    "Ethiopic": "am ti",
-    "Thaana": "dv",
-    "Mongolian": "mn",
-}
-_SCRIPTS: dict[str, set[str]] = {}
-for _script, _codes in _LANGUAGES.items():
-    for _code in _codes.split():
-        _SCRIPTS.setdefault(_code, set()).add(_script)
+@cache
+def _scripts() -> dict[str, set[str]]:
+    """The scripts of each language (`languages.toml`)."""
+    scripts = dict[str, set[str]]()
+    for script, codes in tomllib.loads(Path(__file__).with_name("languages.toml").read_text(encoding="utf-8")).items():
+        for code in codes.split():
+            scripts.setdefault(code, set()).add(script)
+    return scripts
 
 
 def is_vetoed(captions: pa.StringArray, labels: "pa.Array[Any]") -> npt.NDArray[np.bool_]:
@@ -98,12 +62,12 @@ def is_vetoed(captions: pa.StringArray, labels: "pa.Array[Any]") -> npt.NDArray[
 
     Captions without letters of a script, and languages that are not listed, are not vetoed.
     """
-    scripts = main_scripts(captions)
+    scripts, written = main_scripts(captions), _scripts()
     known: Any = pc.if_else(labels.is_valid(), labels, pa.scalar(""))
     languages = known.dictionary_encode()
     names, codes = cast(Any, scripts.dictionary).to_pylist(), languages.dictionary.to_pylist()
     is_other = np.array(
-        [[name != NONE and code in _SCRIPTS and name not in _SCRIPTS[code] for name in names] for code in codes], bool
+        [[name != NONE and name not in written.get(code, {name}) for name in names] for code in codes], bool
     ).reshape(len(codes), len(names))
     return is_other[languages.indices.to_numpy(), scripts.indices.to_numpy()]
 

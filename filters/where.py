@@ -6,7 +6,6 @@ DuckDB parses a condition and evaluates it. Between the two it is a tree of noth
 condition calls a function, reads a file or changes a setting. Numbers compare as float64; NaN counts as NULL.
 """
 
-import difflib
 import json
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -38,12 +37,6 @@ _FORMS = {
     "OPERATOR_IS_NULL": "{} IS NULL",
     "OPERATOR_IS_NOT_NULL": "{} IS NOT NULL",
     "OPERATOR_NOT": "NOT {}",
-}
-_TURNED = {  # with the operands the other way round
-    "COMPARE_LESSTHAN": "COMPARE_GREATERTHAN",
-    "COMPARE_LESSTHANOREQUALTO": "COMPARE_GREATERTHANOREQUALTO",
-    "COMPARE_GREATERTHAN": "COMPARE_LESSTHAN",
-    "COMPARE_GREATERTHANOREQUALTO": "COMPARE_LESSTHANOREQUALTO",
 }
 _AND, _OR = "{} AND {}", "{} OR {}"  # of two conditions or more
 _BOUNDS = {"{} < {}": "<", "{} <= {}": "<=", "{} > {}": ">", "{} >= {}": ">="}
@@ -165,7 +158,8 @@ def _read(node: Mapping[str, Any], text: str) -> Condition:
                     return Condition(_LITERALS[kind], value=value)
         case {"class": "COMPARISON", "type": form, "left": left, "right": right} if form in _FORMS:
             if (left["class"], right["class"]) == ("CONSTANT", "COLUMN_REF"):  # the column comes first in a bound
-                return made(_FORMS[_TURNED.get(form) or form], right, left)
+                turned = _FORMS[form].translate({ord("<"): ">", ord(">"): "<"})
+                return made(turned, right, left)
             return made(_FORMS[form], left, right)
         case {"class": "BETWEEN", "input": value, "lower": lower, "upper": upper}:
             return made(_FORMS["COMPARE_BETWEEN"], value, lower, upper)
@@ -199,9 +193,7 @@ def _not_understood(text: str, position: int) -> WhereError:
 def kind_of(column: str, types: Mapping[str, pa.DataType]) -> str:
     """`truth`, `text` or `a number`; WhereError where there is no such column."""
     if column not in types:
-        near = difflib.get_close_matches(column, types, n=1)
-        hint = f"did you mean {near[0]}?" if near else f"there are: {', '.join(types)}"
-        raise WhereError(f"no column {column!r} ({hint})")
+        raise WhereError(f"no column {column!r} (there are: {', '.join(types)})")
     kind = types[column]
     return "truth" if pa.types.is_boolean(kind) else "text" if pa.types.is_string(kind) else "a number"
 

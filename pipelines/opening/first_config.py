@@ -13,7 +13,7 @@ from altalign.pipelines import read
 from altalign.pipelines.opening import not_inputs
 from altalign.pipelines.opening.find import find_run
 from altalign.pipelines.read import folder
-from altalign.pipelines.read.tables import arrow, lines, table
+from altalign.pipelines.read.tables import lines, table
 from altalign.settings.curate import CurateConfig, InputSettings, named_after
 from altalign.terminal import many, shown
 
@@ -149,7 +149,7 @@ def _of_folder(path: str) -> Guess:
         return guess
     if _is_run(path):
         return _of_folder(storage.join(path, "shards"))
-    saved = arrow.listed(path)
+    saved = table.saved_files(path)
     if list(saved) != [path]:
         return _of_files("table", [path], saved, what="a data set saved by Hugging Face's save_to_disk")
     names = storage.names(path)

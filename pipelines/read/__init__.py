@@ -12,7 +12,7 @@ from altalign.pipelines.read import folder, webdataset
 from altalign.pipelines.read.pages import warc
 from altalign.pipelines.read.pages.warc import image_bytes, look_for_images
 from altalign.pipelines.read.stretches import Stretch
-from altalign.pipelines.read.tables import arrow, lines, table
+from altalign.pipelines.read.tables import lines, table
 from altalign.settings.curate import InputSettings
 
 __all__ = ["Stretch", "check", "image_bytes", "is_direct", "listed", "look_for_images", "may_be_empty", "read"]
@@ -27,7 +27,11 @@ def listed(places: Sequence[str], settings: InputSettings) -> list[str]:
         return webdataset.listed(places)
     if settings.kind == "table":
         return sorted(
-            {path for place in places for path in (arrow.listed(place) if storage.kind(place) == "folder" else [place])}
+            {
+                path
+                for place in places
+                for path in (table.saved_files(place) if storage.kind(place) == "folder" else [place])
+            }
         )
     return sorted(set(places))
 

@@ -75,9 +75,10 @@ def parts(folder: str, settings: InputSettings) -> list[FolderPart]:
             firsts.append(number)
             images = 0
         images += is_image(name)
-    made, bounds = list[FolderPart](), ["", *(_stem(names[first]) for first in firsts[1:]), None]
-    for first, last, begin, end in zip(firsts, [*firsts[1:], None], bounds, bounds[1:], strict=False):
-        made.append(FolderPart(folder, begin or "", end, _stamp(_files(folder, names[first:last]), settings)))
+    made, ends = list[FolderPart](), [*firsts[1:], len(names)]
+    for first, last in zip(firsts, ends, strict=True):
+        begin, end = _stem(names[first]) if first else "", _stem(names[last]) if last < len(names) else None
+        made.append(FolderPart(folder, begin, end, _stamp(_files(folder, names[first:last]), settings)))
     return made
 
 
@@ -133,15 +134,13 @@ def _names(folder: str, settings: InputSettings, part: FolderPart | None = None)
     Of a `part` all of its own, and few others.
     """
     beside = () if settings.captions or settings.caption_pattern else (".txt", ".json")
-    begin, end = (part.begin, part.end) if part else ("", None)
     try:
-        below = [
-            name for name, _ in visible_below(folder, begin, end) if name.lower().endswith((*IMAGE_NAMES, *beside))
-        ]
+        below = [name for name, _ in visible_below(folder, *((part.begin, part.end) if part else ()))]
     except OSError as error:
         what = f"a folder of an input cannot be read ({error.strerror})"
         raise UsageError(f"{shown(error.filename or folder)}: {what}; make it readable, or take it out") from None
-    return sorted((name for name in below if not name.endswith(STATS)), key=lambda name: (_stem(name), name))
+    counting = (name for name in below if name.lower().endswith((*IMAGE_NAMES, *beside)) and not name.endswith(STATS))
+    return sorted(counting, key=lambda name: (_stem(name), name))
 
 
 def _files(folder: str, names: Sequence[str]) -> Iterator[File]:
@@ -197,10 +196,8 @@ def check(folders: Sequence[str], settings: InputSettings) -> None:
         raise UsageError(str(error).replace("url_column", "file_column")) from None
     names = [name for name, _ in islice(_rows_of_table(settings), _ROWS_LOOKED_AT)]
     if names and not any(storage.exists(storage.join(folders[0], posixpath.normpath(name))) for name in names):
-        raise UsageError(
-            f"{settings.captions}: none of its first {len(names):,} files is in {folders[0]}, such as "
-            f'{shown(names[0])}; column "{settings.file_column}" (file_column) has to hold paths inside that folder'
-        )
+        what = f"none of its first {len(names):,} files is in {folders[0]}, such as {shown(names[0])}"
+        raise UsageError(f'{settings.captions}: {what}; column "{settings.file_column}" has to hold paths inside it')
 
 
 def read(part: FolderPart, of_part: Sequence[File], settings: InputSettings, named: str = "") -> Iterator[Stretch]:
@@ -218,12 +215,11 @@ def read(part: FolderPart, of_part: Sequence[File], settings: InputSettings, nam
             if file.stamp == _GONE:
                 raise FileNotFoundError(2, "a link that leads nowhere", name)
             identity, sha256 = webdataset.identity_of(url, partial(_sha256, name, file.stamp))
-        except SampleError as error:
-            gatherer.broken(0, str(error), path=shown(name))
-        except OSError as error:
-            if not settings.skip_unreadable:
-                unreadable(name, f"cannot be read ({error.strerror or error})")
-            gatherer.broken(0, f"cannot be read ({error.strerror or error})", path=name)
+        except (SampleError, OSError) as error:
+            what = _what(error)
+            if isinstance(error, OSError) and not settings.skip_unreadable:
+                unreadable(name, what)
+            gatherer.broken(0, what, path=shown(name))
         else:
             for caption, extra in captions:
                 size = len(url or "") + len(caption or "") + len(extra or "")
@@ -235,6 +231,10 @@ def read(part: FolderPart, of_part: Sequence[File], settings: InputSettings, nam
         if gatherer.full:
             yield gatherer.take()
     yield gatherer.take()
+
+
+def _what(error: SampleError | OSError) -> str:
+    return f"cannot be read ({error.strerror or error})" if isinstance(error, OSError) else str(error)
 
 
 def _sha256(path: str, stamp: Stamp) -> str:
@@ -286,8 +286,7 @@ def _beside(
                 names = settings.url_column, settings.caption_column, settings.keep_columns
                 url, captions[False], extra = webdataset.described(content, *names, may_be_list=True)
         except (SampleError, OSError) as error:
-            what = f"cannot be read ({error.strerror or error})" if isinstance(error, OSError) else str(error)
-            gatherer.broken(0, what, path=shown(path))
+            gatherer.broken(0, _what(error), path=shown(path))
             return
     of_each = [(text, extra) for text in captions.get(True) or captions.get(False) or [None]]
     yield from ((number, url, of_each) for number in images)

@@ -6,12 +6,10 @@ and what a system hides.
 """
 
 import os
-import posixpath
 import re
 import tarfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from itertools import takewhile
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple, cast
 
@@ -128,10 +126,8 @@ def _files(test_set: TestSet) -> tuple[str, list[str]]:
     except OSError as error:
         raise _refused(test_set.path, f"cannot be reached ({error.strerror}); make it readable") from None
     if not places:
-        where, repair = f"{test_set.path!r} (from {Path.cwd()})", "give paths relative to the working directory"
-        if storage.is_remote(test_set.path):
-            where, repair = repr(test_set.path), "look at what is there, and whether it may be listed"
-        raise UsageError(f"[decontaminate] test_sets: nothing is at {where}; {repair}")
+        what = f"nothing is at {test_set.path!r} (from {Path.cwd()}); give paths relative to the working directory"
+        raise UsageError(f"[decontaminate] test_sets: {what}")
     files = dict[str, None]()
     for place in places:
         try:
@@ -149,12 +145,8 @@ def _files(test_set: TestSet) -> tuple[str, list[str]]:
             raise UnreadableError(f"{where}: {what}; its images {_WOULD}") from error
     if len(places) == 1 and [*files] != places:
         return places[0], [*files]
-    folders = [storage.folder_of(path).split("/") for path in files]
-    common = takewhile(lambda names: len(set(names)) == 1, zip(*folders, strict=False))
-    root = "/".join(names[0] for names in common)
-    if root in ("", "."):
-        root = "/" if next(iter(files), "").startswith("/") else ""
-    return root, [*files]
+    common = os.path.commonprefix([*files])  # noqa: RUF071 - up to the last of its slashes
+    return common.rpartition("/")[0], [*files]
 
 
 def _is_image(path: str) -> bool:
@@ -162,19 +154,17 @@ def _is_image(path: str) -> bool:
         return True
     if _ARCHIVE.search(path):
         raise _refused(path, f"images in it {_WOULD}; unpack it (or make Parquet of it), or take it out of the set")
+    return sniff(_bytes(path, _HEAD_BYTES)) is not None
+
+
+def _bytes(path: str, at_most: int = 0) -> bytes:
     try:
+        if not at_most:
+            return storage.read_bytes(path)
         with storage.open_read(path) as file:
-            return sniff(file.read(_HEAD_BYTES)) is not None
+            return file.read(at_most)
     except OSError as error:
         what = f"a file of a test set cannot be read ({error.strerror}); if it is an image, its copies {_WOULD}"
-        raise UnreadableError(f"{path}: {what}") from error
-
-
-def _bytes(path: str) -> bytes:
-    try:
-        return storage.read_bytes(path)
-    except OSError as error:
-        what = f"a test image cannot be read ({error.strerror}); its copies {_WOULD}"
         raise UnreadableError(f"{path}: {what}") from error
 
 
@@ -185,10 +175,10 @@ def _parts_of_table(test_set: TestSet, path: str, root: str) -> list[Part]:
     column = test_set.image_column
     with _read_whole():
         schema, rows = table.schema_of(path), parquet.row_groups(path)
-    if schema.names.count(column) != 1:
-        how_many, existing = "no" if column not in schema.names else "more than one", ", ".join(schema.names[:10])
+    if (times := schema.names.count(column)) != 1:
         repair = f'give {{name = "{test_set.name}", path = "{test_set.path}", image_column = "…"}}'
-        raise _refused(path, f'{how_many} column "{column}" (there are {existing}); {repair}')
+        existing = ", ".join(schema.names[:10])
+        raise _refused(path, f'{times or "no"} columns "{column}" (there are {existing}); {repair}')
     table.check_images(path, schema, column)
     return [Part(test_set.name, [path], root, number, column) for number, count in enumerate(rows) if count]
 
@@ -200,8 +190,7 @@ def _images_of_table(part: Part, path: str, number: int) -> Iterator[tuple[str, 
         settings = InputSettings(kind="table", paths=[path], url_column="", image_column=part.column)
         for row, data in table.images(path, settings, range(first, first + rows[number])):
             if not data:
-                repair = "remove the row, or give a column that has one in each"
-                raise UnreadableError(f"{path}: row {row:,} of test set {part.test_set} has no image; {repair}")
+                raise UnreadableError(f"{path}: row {row:,} of test set {part.test_set} has no image; remove the row")
             yield f"{part.name(path)}#{row}", data
 
 
@@ -209,7 +198,7 @@ def _images_of_table(part: Part, path: str, number: int) -> Iterator[tuple[str, 
 
 
 def _images_of_tar(part: Part, path: str) -> Iterator[tuple[str, bytes]]:
-    end, images, links = 0, set[str](), dict[str, str]()  # names of images; of links, by what they lead to
+    end, has_images = 0, False
     with _read_whole(), readable(path, "tar"), storage.open_read(path) as file:
         try:
             with tar_members.opened(cast(BinaryIO, file)) as (tar, _):
@@ -219,23 +208,19 @@ def _images_of_tar(part: Part, path: str) -> Iterator[tuple[str, bytes]]:
                     if any(each.startswith(".") and each not in (".", "..") for each in name.split("/")):
                         continue
                     if (member.issym() or member.islnk()) and _ends(name, IMAGE_NAMES):
-                        # a symbolic link leads on from its own folder, a hard one from the root
-                        of_folder = posixpath.dirname(name) if member.issym() else ""
-                        links[posixpath.normpath(posixpath.join(of_folder, member.linkname))] = name
+                        repair = "make the tar anew with --dereference --hard-dereference"
+                        raise UnreadableError(f"{path}: {name}: a link, where an image is meant; {repair}")
                     data = _image_of(tar, member, path) if member.isfile() else None
                     if data is not None:
-                        images.add(posixpath.normpath(name))
+                        has_images = True
                         yield f"{part.name(path)}/{_as_text(name)}", data
-                if images and tar.offset == end:
+                if has_images and tar.offset == end:
                     what = "it ends without zeros, as one does that is cut between two files; make it anew"
                     raise tar_members.ReadError(what)
         except tar_members.ReadError as error:
             what = f"a tar of test set {part.test_set} cannot be read ({error}); its images {_WOULD}"
             raise UnreadableError(f"{path}: {what}") from error
-    if lost := next((name for target, name in links.items() if target not in images), None):
-        repair = "make it anew with --dereference, or take the link out of the set"
-        raise UnreadableError(f"{path}: {lost}: a link to what is no image of this tar; {repair}")
-    if not images:
+    if not has_images:
         raise UnreadableError(f"{path}: a tar of test set {part.test_set} that holds no image; take it out of the set")
 
 

@@ -55,7 +55,7 @@ class _Sample:
     length: int = 0  # bytes of the image, at most IMAGE_BYTES; 0: there is none
     data: bytes | None = None  # the image's bytes where the tar is compressed, or where there are none
     extensions: set[str] = field(default_factory=set)  # those of its members that are read
-    others: list[str] = field(default_factory=list)  # names of its other members
+    other: str = ""  # one of its other members
     error: str = ""
 
 
@@ -66,9 +66,8 @@ def read(path: str, settings: InputSettings, named: str) -> Iterator[Stretch]:
     gatherer = Gatherer(path, partial(columns.extracted, settings))
     with readable(path, "tar"), storage.open_read(path) as file:
         for sample in _samples(path, file, settings.keep_columns):
-            if sample.others and not sample.extensions:
-                names = ", ".join(sample.others[:3])
-                sample.error = f"no image, .txt or .json of one name before the first dot, but {names}"
+            if sample.other and not sample.extensions:
+                sample.error = f"no image, .txt or .json of one name before the first dot, but {sample.other}"
             if sample.error:
                 gatherer.broken(sample.begin, shown(sample.error))  # a name may be no UTF-8
             elif sample.extensions:
@@ -99,16 +98,13 @@ def _gather(sample: _Sample, file: BinaryIO, name: str, gatherer: Gatherer) -> N
 
 
 def _samples(path: str, file: BinaryIO, keep: Sequence[str]) -> Iterator[_Sample]:
-    """Yields each sample; last a broken one that counts files of attributes, which would tear samples apart."""
-    sample, beside, first_beside = _Sample(), 0, _Sample()
+    """Yields each sample, without files of attributes, as macOS adds them, which would tear samples apart."""
+    sample = _Sample()
     try:
         with tar_members.opened(file) as (tar, is_compressed):
             for member in tar:
                 cast(Any, tar).members.clear()  # tarfile keeps all it has met
                 if BESIDE.search(member.name):
-                    if member.isfile():
-                        first_beside = first_beside if beside else _Sample(member.name, member.offset)
-                        beside += 1
                     continue
                 folder, _, base = member.name.rpartition("/")
                 stem, _, extension = base.partition(".")
@@ -124,9 +120,6 @@ def _samples(path: str, file: BinaryIO, keep: Sequence[str]) -> Iterator[_Sample
     except tarfile.TarError as error:
         if str(error) != "empty file":
             unreadable(path, f"cannot be read as tar ({error})")
-    if beside:
-        what = f"files of attributes, as macOS adds them: {beside:,} left out, such as {first_beside.name}"
-        yield _Sample(begin=first_beside.begin, error=what)
 
 
 def _add(
@@ -141,7 +134,7 @@ def _add(
     if not member.isfile():
         return
     if extension not in (*_IMAGES, "txt", "json"):
-        sample.others.append(member.name)
+        sample.other = member.name
         return
     if member.issparse():
         raise SampleError("a sparse member")

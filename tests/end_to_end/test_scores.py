@@ -151,7 +151,7 @@ def test_what_cannot_be_asked_is_one_line_before_any_work(
         return fails(scored, capsys, "select", "run", str(tmp_path / "x"), *args)
 
     assert said().startswith("nothing is asked for; give --where")
-    assert said("--where", "simlarity > 1").startswith("--where: no column 'simlarity' (did you mean similarity?)")
+    assert said("--where", "simlarity > 1").startswith("--where: no column 'simlarity' (there are: ")
     assert said("--where", "language >").startswith("--where: not understood at character 10")
     assert said("--top", "similarity=2").startswith("--top similarity=2: not of the form COLUMN=SHARE")
     assert said("--top", "language=0.5").startswith("--top language: it is string; give a column of numbers")

@@ -64,7 +64,7 @@ def test_each_hash_of_bytes_is_found(kind: str) -> None:
 
 def test_a_list_of_urls_has_no_hashes_of_pixels() -> None:
     assert BlockList.parse([("list", SHA256)], of_urls=True).names(DATA)
-    with pytest.raises(UsageError, match=r"urls\.txt line 2: 'pdq:0.* is one of URLs; write .* or 32 \(MD5\)$"):
+    with pytest.raises(UsageError, match=r"urls\.txt line 2: 'pdq:0.* is no hash; write .* or 32 \(MD5\)$"):
         BlockList.parse([("urls.txt", f"{MD5}\npdq:{'0' * 64}\n")], of_urls=True)
 
 

@@ -137,7 +137,7 @@ def test_what_is_no_condition_is_one_line(text: str, message: str) -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("similarty > 1", "no column 'similarty' (did you mean similarity?)"),
+        ("similarty > 1", "no column 'similarty' (there are: similarity, language)"),
         ("zzz = 1", "no column 'zzz' (there are: similarity, language)"),
         ("language = 3", "language is text, and 3 is a number; compare like with like"),
         ("similarity IN (1, 'x')", "similarity is a number, and 'x' is text"),

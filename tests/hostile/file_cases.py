@@ -143,8 +143,6 @@ TARS = [
         "attributes as macOS adds them",
         member("._it.png", b"\0\5\x16\7") + good(),
         CAPTION,
-        dropped=BROKEN,
-        error="files of attributes, as macOS adds them: 1 left out, such as ._it.png",
     ),
     tars(
         "a text that is no UTF-8",
@@ -284,7 +282,7 @@ TEXT_TABLES = [
         "objects of other keys",
         ".jsonl",
         lambda _: b'{"url": "http://a/", "captoin": "a"}\n',
-        'no key in the first 1 objects "caption" (caption_column); did you mean captoin?',
+        'no key in the first 1 objects "caption" (caption_column); there are captoin, url',
         exit_code=2,
     ),
 ]

@@ -37,8 +37,6 @@ IMAGE_BYTES = 256 << 20  # of a body; what is beyond is cut off, and then no dec
 # in search of an image, so many records each from the start and from behind these shares of an archive: some programs
 # write all pages first
 LOOKED_AT, BEHIND = 500, (0.0, 0.25, 0.5, 0.75, 0.9)
-# types of bodies that may be images, by their first bytes
-_ANY_TYPES = ("", "application/octet-stream", "binary/octet-stream")
 _FIRST_BYTES = 64
 # headers that tell of which record a payload is, in that record and in a revisit record
 _ITS_OWN = b"warc-record-id", b"warc-date"
@@ -115,21 +113,13 @@ def look_for_images(path: str) -> tuple[int, bool]:
         for behind in BEHIND:
             for record in islice(records(path, lambda *_: _FIRST_BYTES, behind=behind), LOOKED_AT):
                 looked_at.add(record.offset)
-                if isinstance(record, Record) and _is_success(record) and _may_be_image(record):
-                    return len(looked_at), True
+                if isinstance(record, Record) and _is_success(record):
+                    kind = record.http.content_type if record.http else ""
+                    if kind.startswith("image/") or sniff(record.payload) is not None:
+                        return len(looked_at), True
     except UnreadableError:
         return len(looked_at), True
     return len(looked_at), False
-
-
-def _may_be_image(record: Record) -> bool:
-    content_type = record.http.content_type if record.http else ""
-    is_encoded = record.http is not None and bool(record.http.transfer_encoding or record.http.content_encoding)
-    return (
-        content_type.startswith("image/")
-        or sniff(record.payload) is not None
-        or (content_type in _ANY_TYPES and is_encoded)
-    )
 
 
 def _bytes_to_keep(kind: WarcRecordType, http: Http | None, can_be_read_again: bool) -> int:  # noqa: FBT001 - a callback

@@ -15,7 +15,6 @@ from altalign.pipelines.read.stretches import STRETCH_ROWS, kept
 from altalign.settings.curate import InputSettings
 from altalign.storage import parquet
 
-_CONTROL = r"[\x00-\x1f]"  # characters that JSON names by their numbers
 _CAPTIONS_AT_ONCE = STRETCH_ROWS // 8  # of lists; each may be as long as one may be
 
 
@@ -32,11 +31,7 @@ def candidates_of(
     taken, is_valid = urls.table_urls(url)
     is_long = bounds.longer(taken, bytes_at_most=bounds.URL_BYTES)
     image_url = bounds.cut(taken, bytes_at_most=bounds.URL_BYTES)
-    # valid URLs, null elsewhere; they share the bytes of all
-    bits = np.packbits(np.concatenate([np.zeros(image_url.offset, bool), is_valid & ~is_long]), bitorder="little")
-    offsets, data = cast(list[pa.Buffer], image_url.buffers()[1:])
-    valid = pa.py_buffer(bits.data)
-    identity = pa.StringArray.from_buffers(len(image_url), offsets, data, valid, -1, image_url.offset)
+    identity = pc.if_else(pa.array(is_valid & ~is_long), image_url, pa.scalar(None, pa.string()))
     texts = cast(pa.StringArray, caption.fill_null(""))
     if settings.decode_entities:
         texts = captions.decode_entities(texts)
@@ -140,25 +135,18 @@ def kept_as_json(batch: pa.RecordBatch, names: Sequence[str]) -> pa.StringArray:
 def _as_json(column: Any) -> Any:
     """The values of a column as JSON, "null" for null; null for one that is too long."""
     column = without_dictionary(column)
-    if pa.types.is_string(column.type) or pa.types.is_large_string(column.type):
-        text = _quoted(urls.valid_utf8(column.cast(pa.string())))
+    is_text = pa.types.is_string(column.type) or pa.types.is_large_string(column.type)
+    texts = urls.valid_utf8(column.cast(pa.string())) if is_text else None
+    # one look at the bytes of all: JSON names control characters by their numbers
+    data = texts.buffers()[2] if texts is not None else None
+    if texts is not None and (data is None or not (np.frombuffer(memoryview(data), np.uint8) < 0x20).any()):
+        escaped: Any = pc.replace_substring(pc.replace_substring(texts, "\\", "\\\\"), '"', '\\"')
+        text = pc.binary_join_element_wise(pa.scalar('"'), escaped, pa.scalar('"'), "")
     elif pa.types.is_integer(column.type) or pa.types.is_boolean(column.type):
         text = column.cast(pa.string())
     else:
-        text = pa.array([extras.encode(value) for value in column.to_pylist()], pa.string())
+        values = (column if texts is None else texts).to_pylist()
+        text = pa.array([extras.encode(value) for value in values], pa.string())
     known: Any = pc.coalesce(text, pa.scalar("null"))
     is_long = bounds.longer(known, bytes_at_most=bounds.EXTRA_BYTES)
     return pc.if_else(pa.array(is_long), pa.scalar(None, pa.string()), known) if is_long.any() else known
-
-
-def _quoted(texts: pa.StringArray) -> Any:
-    escaped: Any = texts
-    for plain, written in (("\\", "\\\\"), ('"', '\\"')):
-        escaped = pc.replace_substring(escaped, plain, written)
-    quoted = pc.binary_join_element_wise(pa.scalar('"'), escaped, pa.scalar('"'), "")
-    data = texts.buffers()[2]
-    if data is None or not (np.frombuffer(memoryview(data), np.uint8) < 0x20).any():  # one look at the bytes of all
-        return quoted
-    is_odd: Any = pc.fill_null(pc.match_substring_regex(texts, _CONTROL), pa.scalar(value=False))
-    odd = pa.array([extras.encode(text) for text in texts.filter(is_odd).to_pylist()], pa.string())
-    return pc.replace_with_mask(quoted, is_odd, odd)

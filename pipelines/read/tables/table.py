@@ -4,8 +4,9 @@ Text passes read a Parquet table of one caption a row, without images, straight 
 `candidates`); every other table is read once, by `read`.
 """
 
-import difflib
+import re
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import cache, partial
 from hashlib import sha256
 from typing import Any, NamedTuple, cast
@@ -26,8 +27,8 @@ from altalign.pipelines.read.stretches import (
     as_stretch,
     readable,
 )
-from altalign.pipelines.read.tables import arrow, footers, lines
 from altalign.pipelines.read.tables import columns as of_columns
+from altalign.pipelines.read.tables import footers, lines
 from altalign.pipelines.read.tables.lines import BINARY, form_of, is_empty
 from altalign.settings.curate import InputSettings
 from altalign.storage import parquet
@@ -35,8 +36,11 @@ from altalign.terminal import shown
 
 _COLUMN_SETTINGS = ("url_column", "caption_column", "page_url_column", "image_column")
 _DELIMITERS = ";\t|,"
-# how many columns a message compares with a wrong name and shows, and how many characters of each
-_NAMES_COMPARED, _NAMES_SHOWN, _NAME_SHOWN = 1_000, 10, 60
+_ARROW = b"ARROW1"  # of the form with a footer; streams have none
+_ARROW_END = b"\xff\xff\xff\xff\0\0\0\0"  # of a stream
+_TIMES_AT_MOST = 1_000  # its file, of a compressed buffer: it says how long it is, and may lie
+_ARROW_ERRORS = (pa.ArrowNotImplementedError, pa.ArrowTypeError, pa.ArrowKeyError)  # and those of `readable`
+_NAMES_SHOWN, _NAME_SHOWN = 10, 60  # of columns in a message, and how many characters of each
 
 
 # Columns --------------------------------------------------------------------------------------------------------------
@@ -59,7 +63,7 @@ def _url_caption_page(settings: InputSettings) -> tuple[str, str, str]:
 def schema_of(path: str) -> pa.Schema:
     """The schema of a Parquet or Arrow table."""
     if form_of(path) == "arrow":
-        with arrow.reading(path) as (schema, _):
+        with _arrow(path) as (schema, _):
             return schema
     with parquet.reading(path) as table:
         return table.schema_arrow
@@ -102,37 +106,31 @@ def _check_schema(path: str, schema: pa.Schema, settings: InputSettings) -> None
 def check_images(path: str, schema: pa.Schema, column: str) -> None:
     """Refuse a table if this column, which it has, holds no images."""
     kind: Any = schema.field(column).type
-    if not _is_bytes(kind.field("bytes").type if _is_struct(kind) and kind.get_field_index("bytes") >= 0 else kind):
+    if pa.types.is_struct(kind) and kind.get_field_index("bytes") >= 0:
+        kind = kind.field("bytes").type
+    if not _is_bytes(kind):
         meant = "bytes (or a struct whose field bytes holds them) are meant"
-        raise UsageError(f"{path}: column {column} is of type {kind}, where {meant}; name another column")
+        raise UsageError(
+            f"{path}: column {column} is of type {schema.field(column).type}, where {meant}; name another column"
+        )
 
 
 def _check_names(path: str, settings: InputSettings, names: Sequence[str], what: str) -> None:
     needed = ["caption_column"] if settings.image_column else ["url_column", "caption_column"]
     by_setting = [(name, getattr(settings, name)) for name in _COLUMN_SETTINGS]
+    shortened = (name if len(name) <= _NAME_SHOWN else f"{name[:_NAME_SHOWN]}…" for name in names[:_NAMES_SHOWN])
+    existing = f"there are {', '.join(map(shown, shortened))}"
     for setting, name in [*by_setting, *(("keep_columns", name) for name in settings.keep_columns)]:
         if not name:
             if setting in needed:
-                existing = ", ".join(map(_shown, names[:_NAMES_SHOWN]))
-                raise UsageError(f"{path}: {setting} is empty; name a column, there are {existing}")
+                raise UsageError(f"{path}: {setting} is empty; name a column, {existing}")
         elif name not in names and len(names) == 1 and (other := next((c for c in _DELIMITERS if c in names[0]), "")):
             what = f"its columns are separated by {other!r}, where .csv has a comma and .tsv a tab"
             raise UsageError(f"{path}: {what}; {'name it .tsv' if other == chr(9) else 'convert it'}")
         elif name not in names:
-            near = difflib.get_close_matches(name, names[:_NAMES_COMPARED], 3) or names[:_NAMES_SHOWN]
-            hint = f"; did you mean {' or '.join(map(_shown, near))}?" if near else ""
-            raise UsageError(f'{path}: no {what} "{name}" ({setting}){hint}')
+            raise UsageError(f'{path}: no {what} "{name}" ({setting}); {existing}')
         elif (times := list(names).count(name)) > 1:
             raise UsageError(f'{path}: the {what} "{name}" ({setting}) is there {times} times; rename one')
-
-
-def _shown(name: str) -> str:
-    """A name from a file, shortened and safe for a message of one line."""
-    return shown(name if len(name) <= _NAME_SHOWN else f"{name[:_NAME_SHOWN]}…")
-
-
-def _is_struct(kind: pa.DataType) -> bool:
-    return pa.types.is_struct(kind)
 
 
 def _is_bytes(kind: Any) -> bool:
@@ -276,7 +274,7 @@ def _parts(
     """
     if form_of(path) == "arrow":
         row = 0
-        with arrow.reading(path) as (_, batches):
+        with _arrow(path) as (_, batches):
             for batch in batches:
                 rows = batch.select([*names, *filter(None, [image])])
                 rows.validate(full=True)
@@ -284,7 +282,7 @@ def _parts(
                 row += rows.num_rows
         return
     with parquet.reading(path) as table, storage.open_read(path) as file:
-        is_struct = bool(image) and _is_struct(table.schema_arrow.field(image).type)
+        is_struct = bool(image) and pa.types.is_struct(table.schema_arrow.field(image).type)
         of_image = f"{image}.bytes" if is_struct else image
         paths = [*names, *filter(None, [of_image])]
         chunks, rows_of_groups = footers.chunks_of(file, table, paths), parquet.rows_of_groups(table)
@@ -304,7 +302,51 @@ def _parts(
 
 def _plain(batch: pa.RecordBatch, image: str) -> pa.RecordBatch:
     batch = parquet.plain(batch)
-    if not image or not _is_struct(batch.schema.field(image).type):
+    if not image or not pa.types.is_struct(batch.schema.field(image).type):
         return batch
     data: Any = pc.struct_field(batch.column(image), "bytes")
     return batch.set_column(batch.schema.get_field_index(image), image, data)
+
+
+# Arrow IPC, as Hugging Face's `save_to_disk` leaves it: streams in a folder, which `state.json` lists -----------------
+
+
+@contextmanager
+def _arrow(path: str) -> Iterator[tuple[pa.Schema, Iterator[pa.RecordBatch]]]:
+    """The schema and the record batches of an Arrow file."""
+    with readable(path, "Arrow"), pa.memory_map(storage.mappable(path)) as file:
+        try:
+            if file.read(len(_ARROW)) == _ARROW:
+                of_file = pa.ipc.open_file(file)
+                yield of_file.schema, map(of_file.get_batch, range(of_file.num_record_batches))
+                return
+            file.seek(max(0, file.size() - len(_ARROW_END)))
+            if file.read() != _ARROW_END:
+                raise pa.ArrowInvalid("it ends without the mark of its end, as one that is cut does")
+            file.seek(0)
+            stream = pa.ipc.open_stream(file)
+            yield stream.schema, iter(stream)
+        except _ARROW_ERRORS as error:
+            raise pa.ArrowInvalid(str(error)) from error
+        except pa.ArrowMemoryError as error:
+            claimed = re.search(r"size (\d+)", str(error))
+            if claimed is None or int(claimed[1]) < _TIMES_AT_MOST * file.size():
+                raise  # the machine's memory
+            raise pa.ArrowInvalid(f"a buffer that says it has {int(claimed[1]):,} bytes") from error
+
+
+def saved_files(folder: str) -> Sequence[str]:
+    """The files of a data set that was saved to a folder, in order; of any other folder, the folder itself."""
+    splits = storage.read_json(storage.join(folder, "dataset_dict.json")).get("splits")
+    if isinstance(splits, list) and splits:
+        names = ", ".join(shown(str(name)) for name in splits)
+        one = f"{folder.rstrip('/')}/{splits[0]}"
+        raise UsageError(f"{folder}: a data set of splits ({names}); name one, such as {one}")
+    state = storage.join(folder, "state.json")
+    entries = storage.read_json(state).get("_data_files")
+    if not isinstance(entries, list):
+        return [folder]
+    names = [entry.get("filename") if isinstance(entry, dict) else None for entry in entries]
+    if wrong := [name for name in names if not isinstance(name, str) or "/" in name]:
+        raise UsageError(f"{state}: {wrong[0]!r} is no name of a file; save the data set anew")
+    return [storage.join(folder, str(name)) for name in names]

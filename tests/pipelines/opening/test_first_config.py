@@ -151,6 +151,7 @@ def test_several_paths_are_several_inputs_and_a_folder_of_nothing_is_refused(
             "its columns are separated by '\\t', where .csv has a comma and .tsv a tab; name it .tsv",
         ),
         ("some.csv", "", "no header and no row in it"),
+        ("some.csv", "\ufeff", "no header and no row in it"),
         ("crawl.warc", "", "no record in it"),
         ("some.csv", "one,two\n1,2\n", "no column is known to hold captions, there are one, two"),
     ],
@@ -167,6 +168,16 @@ def test_a_file_of_which_no_config_can_be_made_is_refused_with_the_cause(
     _lines(name, content)
     assert main(["init", f"in/{name}"]) == 2
     assert f"in/{name}: {said}" in capsys.readouterr().err
+    assert not Path("altalign.toml").exists()
+
+
+def test_a_damaged_table_of_captions_beside_images_is_not_passed_over(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    _images(**{"captions.parquet": "no Parquet"})
+    assert main(["init", "in"]) != 0
+    assert "in/captions.parquet: cannot be read as Parquet" in capsys.readouterr().err
     assert not Path("altalign.toml").exists()
 
 

@@ -155,6 +155,15 @@ def _names(part: folder.FolderPart) -> list[str]:
     return [file.name for file in folder.files(part, an_input())]
 
 
+def test_of_a_folder_only_what_may_be_of_a_part_is_listed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    place = write(tmp_path / "photos", {f"{name}/1.jpg": b"x" for name in ("a", "b", "b/c", "d", "e")})
+    opened, scandir = list[str](), os.scandir
+    monkeypatch.setattr(os, "scandir", lambda path: opened.append(str(path)) or scandir(path))
+    names = [name for name, _ in folder.visible_below(str(place), "b/c/1", "d/1")]
+    assert names == ["b/1.jpg", "b/c/1.jpg", "d/1.jpg"]
+    assert [Path(path).relative_to(place).as_posix() for path in opened] == [".", "b", "b/c", "d"]
+
+
 def test_rows_of_a_table_of_captions_are_each_met_in_one_part(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     place = write(tmp_path / "photos", {f"{number}.jpg": b"%d" % number for number in range(9)})
     rows = ["file_name,caption", *(f"{name}.jpg,of {name}" for name in [*range(9), "", "0a", "4a", "9", "a"])]

@@ -11,7 +11,7 @@ from concurrent.futures import ProcessPoolExecutor
 from contextlib import chdir
 from multiprocessing import get_context
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -237,7 +237,7 @@ def test_an_image_that_may_not_be_read_is_named() -> None:
 def _an_image_that_may_not_be_read() -> None:
     put(Path("set/a.png"), PNG).chmod(0)
     (part,) = test_sets.parts(named("set"))
-    with pytest.raises(UnreadableError, match=r"a\.png: a test image cannot be read \(Permission denied\)"):
+    with pytest.raises(UnreadableError, match=r"a\.png: a file of a test set cannot be read \(Permission denied\)"):
         list(test_sets.images(part))
     Path("set/a.png").rename("set/a")
     with pytest.raises(
@@ -298,7 +298,7 @@ def test_another_column_can_be_named(tmp_path: Path) -> None:
     table(tmp_path / "a.pq", [PNG], "struct", column="img")
     assert found(tmp_path, "img") == [("a.pq#0", PNG)]
     message = (
-        r'a\.pq: no column "image" \(there are label, img\); give \{name = "mine", path = ".*", image_column = "…"\}'
+        r'a\.pq: no columns "image" \(there are label, img\); give \{name = "mine", path = ".*", image_column = "…"\}'
     )
     with pytest.raises(UsageError, match=message):
         test_sets.parts(named(tmp_path))
@@ -308,7 +308,7 @@ def test_a_column_that_is_there_twice_is_refused(tmp_path: Path) -> None:
     pq.write_table(
         pa.Table.from_arrays([pa.array([PNG]), pa.array([PNG])], names=["image", "image"]), tmp_path / "a.parquet"
     )
-    with pytest.raises(UsageError, match=r'more than one column "image"'):
+    with pytest.raises(UsageError, match=r'2 columns "image"'):
         test_sets.parts(named(tmp_path))
 
 
@@ -512,37 +512,20 @@ def test_what_may_hold_images_in_a_tar_is_not_passed_over(tmp_path: Path, name: 
         found(tmp_path)
 
 
-@pytest.mark.parametrize("compression", ["w", "w:gz"])
-@pytest.mark.parametrize(
-    ("kind", "name", "target", "is_met"),
-    [
-        (tarfile.SYMTYPE, "deep/b.png", "../a.png", True),
-        (tarfile.LNKTYPE, "deep/b.png", "a.png", True),
-        (tarfile.LNKTYPE, "deep/b.png", "./a.png", True),
-        (tarfile.SYMTYPE, "b.JPEG", "../blobs/4711", False),
-        (tarfile.SYMTYPE, "deep/b.png", "a.png", False),
-        (tarfile.SYMTYPE, "b.png", "/data/a.png", False),
-        (tarfile.LNKTYPE, "b.png", ".cache/a.png", False),
-        (tarfile.SYMTYPE, ".b.png", "nowhere", True),
-        (tarfile.SYMTYPE, "latest", "nowhere", True),
-    ],
-)
-def test_a_link_in_a_tar_is_to_an_image_of_it_or_is_named(
-    tmp_path: Path, compression: Literal["w", "w:gz"], kind: bytes, name: str, target: str, *, is_met: bool
+@pytest.mark.parametrize("kind", [tarfile.SYMTYPE, tarfile.LNKTYPE])
+@pytest.mark.parametrize(("name", "is_refused"), [("deep/b.png", True), (".b.png", False), ("latest", False)])
+def test_a_link_in_a_tar_that_is_called_an_image_is_refused(
+    tmp_path: Path, kind: bytes, name: str, *, is_refused: bool
 ) -> None:
-    with tarfile.open(tmp_path / "a.tar", compression) as archive:
-        for image in (".cache/a.png", "a.png"):
-            header = tarfile.TarInfo(image)
-            header.size = len(PNG)
-            archive.addfile(header, io.BytesIO(PNG))
+    with tarfile.open(tmp_path / "a.tar", "w") as archive:
+        header = tarfile.TarInfo("a.png")
+        header.size = len(PNG)
+        archive.addfile(header, io.BytesIO(PNG))
         link = tarfile.TarInfo(name)
-        link.type, link.linkname = kind, target
+        link.type, link.linkname = kind, "a.png"
         archive.addfile(link)
-    if is_met:
+    if not is_refused:
         assert found(tmp_path) == [("a.tar/a.png", PNG)]
         return
-    with pytest.raises(
-        UnreadableError,
-        match=rf"a\.tar: {name}: a link to what is no image of this tar; make it anew with --dereference",
-    ):
+    with pytest.raises(UnreadableError, match=rf"a\.tar: {name}: a link, where an image is meant; make the tar anew"):
         found(tmp_path)

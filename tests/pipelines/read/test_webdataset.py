@@ -222,7 +222,7 @@ def test_what_makes_no_sample_is_counted(tmp_path, members, error):
     "beside", ["{folder}._{name}", "__MACOSX/{folder}._{name}", "{folder}PaxHeader/{name}", "PaxHeaders.71/{name}"]
 )
 @pytest.mark.parametrize("folder", ["", "./", "photos/"])
-def test_files_of_attributes_beside_members_are_left_out_and_counted(tmp_path, form, beside, folder):
+def test_files_of_attributes_beside_members_are_left_out(tmp_path, form, beside, folder):
     members = []
     for number in range(3):
         for name, data in ((f"{number}.jpg", b"image %d" % number), (f"{number}.txt", b"caption %d" % number)):
@@ -234,16 +234,13 @@ def test_files_of_attributes_beside_members_are_left_out_and_counted(tmp_path, f
         (sha(b"image %d" % number), f"caption {number}") for number in range(3)
     ]
     assert [bytes_of(path, place) for place in places] == [b"image %d" % number for number in range(3)]
-    assert [entry["error"] for entry in broken] == [
-        f"files of attributes, as macOS adds them: 6 left out, such as {members[0][0]}"
-    ]
+    assert broken == []
 
 
 def test_names_that_only_look_like_those_of_attributes_are_samples(tmp_path):
     names = ["a._b", "_.c", "MACOSX", "my__MACOSX", "PaxHeader"]
     path = write(tmp_path / "plain.tar", [(f"{name}.txt", b"a caption") for name in names])
     assert len(read_all(path)[0]) + len(read_all(path)[1]) == len(names)
-    assert not any("attributes" in entry["error"] for entry in read_all(path)[1])
 
 
 @pytest.mark.parametrize("form", FORMS)

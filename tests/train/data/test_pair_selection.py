@@ -137,7 +137,7 @@ def test_other_scores_later_are_noticed(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("data", "message"),
     [
-        (DataSettings(where="cleen > 1"), r"^\[data\] where: .*run: no column 'cleen' \(did you mean clean\?\)$"),
+        (DataSettings(where="cleen > 1"), r"^\[data\] where: .*run: no column 'cleen' \(there are: .*clean.*\)$"),
         (DataSettings(where="language > 1"), r"^\[data\] where: .*run: language is text, and 1 is a number; compare"),
         (DataSettings(weight_by="cleen"), r"^\[data\] weight_by: .*run: no column 'cleen'"),
         (DataSettings(weight_by="language"), r"^\[data\] weight_by: .*run: language is text; give a column of numbers"),

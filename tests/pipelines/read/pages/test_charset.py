@@ -69,3 +69,9 @@ def test_utf16_in_a_declaration_means_utf8_and_late_ones_do_not_count(meta):
 
 def test_the_header_wins_over_the_declaration():
     assert to_utf8("<meta charset=utf-8>é".encode("cp1252"), "windows-1252")[0].decode().endswith("é")
+
+
+@pytest.mark.parametrize("label", ["tis-620", "iso8859-11", "windows-874"])
+def test_a_thai_page_keeps_its_quotes(label):
+    assert to_utf8(b"\x93\xa1\x94", label)[0].decode() == "“ก”"
+    assert to_utf8(f"<meta charset={label}>".encode() + b"\x93\xa1\x94", None)[0].decode().endswith("“ก”")

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import brotli
 import pytest
+import zstandard
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -531,3 +532,15 @@ def test_an_empty_member_is_no_record(tmp_path):
 @pytest.mark.parametrize("form", FORMS)
 def test_a_whole_archive_has_no_broken_end(tmp_path, form):
     assert read_all(write(tmp_path / "a.warc", [page(1), page(2)], form))[1] == []
+
+
+@pytest.mark.parametrize("is_packed", [False, True])
+def test_a_dictionary_in_the_first_frame_of_zstd_is_no_broken_record(tmp_path, is_packed):
+    trained = zstandard.train_dictionary(4_096, [page(number, images=number % 7 + 1) for number in range(500)])
+    frame = zstandard.compress(trained.as_bytes()) if is_packed else trained.as_bytes()
+    packer, path = zstandard.ZstdCompressor(dict_data=trained), tmp_path / "a.warc.zst"
+    head = b"\x5d\x2a\x4d\x18" + len(frame).to_bytes(4, "little") + frame
+    path.write_bytes(head + b"".join(packer.compress(page(number)) for number in (1, 2, 3)))
+    rows, broken, places = read_all(path)
+    assert ([row["page_url"] for row in rows], broken) == (["http://a/1", "http://a/2", "http://a/3"], [])
+    assert all((bytes_of(path, place) or b"").startswith(b"<p><img") for place in places)

@@ -236,3 +236,23 @@ def test_a_footer_of_other_bytes_is_refused_or_read(tmp_path: Path, place: int) 
         (tmp_path / "b.arrow").write_bytes(bytes(data))
         with suppress(UnreadableError, UsageError):
             read_all(tmp_path / "b.arrow", an_input())
+
+
+@pytest.mark.parametrize("ending", [".parquet", ".arrow"])
+@pytest.mark.parametrize("column", ["caption", "kept"])
+def test_bytes_within_lists_or_structs_that_are_no_utf8_give_captions_or_one_line(
+    tmp_path: Path, ending: str, column: str
+) -> None:
+    raw = pa.array([b"one", b"a\xff"])
+    texts = pa.Array.from_buffers(pa.string(), 2, raw.buffers())
+    lists = pa.ListArray.from_arrays(pa.array([0, 1, 2], pa.int32()), texts)
+    columns = {"caption": lists, "kept": pa.StructArray.from_arrays([texts], ["a"])}
+    keep, table = ["kept"] * (column == "kept"), pa.table({"url": ["a", "b"], "caption": ["c", "d"]})
+    table = table.drop(["caption"] * (column == "caption")).append_column(column, columns[column])
+    path, settings = _write(tmp_path / f"a{ending}", table), InputSettings(kind="table", paths=["-"], keep_columns=keep)
+    read.check([path], settings)
+    if (ending, column) == (".parquet", "caption"):
+        assert [row["caption"] for row in read_all(Path(path), settings)[0]] == ["one", "a\ufffd"]
+    else:
+        with pytest.raises(UnreadableError, match=r"(?i)a\.\w+: cannot be read as .*utf-?8"):
+            read_all(Path(path), settings)
