@@ -154,8 +154,8 @@ class Client:
         self._fetching.drop(call)
         self._loop.call_soon(give_back)
 
-    def _run(self, work: Coroutine[Any, Any, Any]) -> Any:
-        return asyncio.run_coroutine_threadsafe(work, self._loop).result()
+    def _run(self, work: Coroutine[Any, Any, Any]) -> None:
+        asyncio.run_coroutine_threadsafe(work, self._loop).result()
 
     def _soon(self, callback: Callable[..., object], *arguments: object) -> None:
         with suppress(RuntimeError):  # closed

@@ -12,7 +12,6 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext, suppress
 from copy import deepcopy
-from dataclasses import dataclass, field
 from typing import Any, cast
 
 import orjson
@@ -146,22 +145,18 @@ def status_of(outcome: Outcome) -> str:
 # Progress -------------------------------------------------------------------------------------------------------------
 
 
-@dataclass
-class _Totals:
-    """Totals over units: numbers as statistics name them, images by status, and failures of each unit's worst hosts."""
+# Totals over units: numbers as statistics name them, images by status, and failures of each unit's worst hosts.
+_Totals = dict[str, Counter[str]]
 
-    numbers: Counter[str] = field(default_factory=Counter)
-    statuses: Counter[str] = field(default_factory=Counter)
-    hosts: Counter[str] = field(default_factory=Counter)
 
-    def add(self, stats: Mapping[str, Any]) -> None:
-        """Adds the statistics of a unit; logs of others may lack some."""
-        numbers = ("responses", "count", "failed_to_download", "failed_to_resize", "bytes")
-        self.numbers.update({name: stats.get(name, 0) for name in numbers})
-        self.statuses.update(stats.get("status_dict", {}))
-        self.hosts.update(stats.get("hosts", {}))
-        if len(self.hosts) > 2 * HOSTS_COUNTED:
-            self.hosts = Counter(dict(self.hosts.most_common(HOSTS_COUNTED)))
+def _add(totals: _Totals, stats: Mapping[str, Any]) -> None:
+    """Adds the statistics of a unit; logs of others may lack some."""
+    numbers = ("responses", "count", "failed_to_download", "failed_to_resize", "bytes")
+    totals["numbers"].update({name: stats.get(name, 0) for name in numbers})
+    for name in ("status_dict", "hosts"):
+        totals[name].update(stats.get(name, {}))
+    if len(totals["hosts"]) > 2 * HOSTS_COUNTED:
+        totals["hosts"] = Counter(dict(totals["hosts"].most_common(HOSTS_COUNTED)))
 
 
 class WebWatch(progress.Watch):
@@ -170,10 +165,10 @@ class WebWatch(progress.Watch):
     def __init__(self, run: Run, step: str, units: Sequence[Unit], console: Console):
         super().__init__(run, step, units, console)
         self._images = sum(cast(FetchUnit, unit)["images"] for unit in units)
-        self._under_way, self._of_finished = {unit["name"] for unit in units}, _Totals()
-        self._statistics: dict[str, tuple[storage.Stamp, dict[str, Any]]] = {}  # of units under way
+        self._under_way = {unit["name"] for unit in units}
+        self._of_finished: _Totals = {name: Counter() for name in ("numbers", "status_dict", "hosts")}
         # also images that were asked for again or forgotten
-        self._before_this = self._totals().numbers["responses"]
+        self._before_this = self._totals()["numbers"]["responses"]
         if line := addresses.unused_proxies():
             console.print(line, style="yellow", soft_wrap=True)
 
@@ -204,35 +199,34 @@ class WebWatch(progress.Watch):
                     line_at += progress.LINE_EVERY_S
 
     def _totals(self) -> _Totals:
-        """Adds up the statistics of the units, which are rewritten as they go: those of the files that changed."""
-        folder, names = self._run.path("log", "fetch"), list[str]()
+        """Adds up the statistics of the units; those of a finished one are read once."""
+        folder, names, under_way = self._run.path("log", "fetch"), list[str](), list[dict[str, Any]]()
         with suppress(OSError, AltalignError):
             names = storage.names(folder, "_stats.json")
         for unit in self._under_way.intersection(name.removesuffix("_stats.json") for name in names):
             with suppress(OSError, AltalignError):  # another process changes it: a log is no reason to stop
-                path = storage.join(folder, f"{unit}_stats.json")
-                stamp = storage.stamp(path)
-                if unit in self._statistics and self._statistics[unit][0] == stamp:
-                    continue
-                stats = storage.read_json(path)
-                self._statistics[unit] = stamp, stats
+                stats = storage.read_json(storage.join(folder, f"{unit}_stats.json"))
                 if stats.get("count") == stats.get("images"):
                     self._under_way.remove(unit)
-                    self._of_finished.add(self._statistics.pop(unit)[1])
+                    _add(self._of_finished, stats)
+                else:
+                    under_way.append(stats)
         totals = deepcopy(self._of_finished)
-        for _, stats in self._statistics.values():
-            totals.add(stats)
+        for stats in under_way:
+            _add(totals, stats)
         return totals
 
     def _update(self) -> tuple[int, float, str, int | None]:
         """Writes `progress.json`; returns images that ended, images a second, what became of them, and seconds left."""
         totals, seconds = self._totals(), time.monotonic() - self._begin
-        numbers, ended = totals.numbers, totals.numbers["count"]
+        numbers, ended = totals["numbers"], totals["numbers"]["count"]
         speed = (numbers["responses"] - self._before_this) / max(1e-3, seconds)
         left = round((self._images - ended) / speed) if speed else None
         fetched = ended - numbers["failed_to_download"]
         # why images could not be fetched, the most frequent reason first
-        reasons = {status: number for status, number in totals.statuses.most_common() if status.startswith("http_")}
+        reasons = {
+            status: number for status, number in totals["status_dict"].most_common() if status.startswith("http_")
+        }
         content = {
             "updated": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
             "units": len(self._rows),
@@ -246,11 +240,11 @@ class WebWatch(progress.Watch):
             "images_per_s": round(speed, 1),
             "seconds_left": left,
             "reasons": reasons,
-            "hosts": dict(totals.hosts.most_common(HOSTS_AT_MOST)),
+            "hosts": dict(totals["hosts"].most_common(HOSTS_AT_MOST)),
         }
         with suppress(OSError, AltalignError):  # a full disk is reported by what writes the data
             storage.write_json(self._run.path("log", "fetch", "progress.json"), content)
         outcomes = [f"{fetched / max(1, ended):.1%} fetched", f"{numbers['bytes'] / 1e6:,.1f} MB"]
         outcomes += [f"{status} {number:,}" for status, number in list(reasons.items())[:4]]
-        worst = ", ".join(f"{shown(host)} {number:,}" for host, number in totals.hosts.most_common(3))
+        worst = ", ".join(f"{shown(host)} {number:,}" for host, number in totals["hosts"].most_common(3))
         return ended, speed, ", ".join([*outcomes, *([f"most failures: {worst}"] if worst else [])]), left
