@@ -212,9 +212,10 @@ class Schedule:
         """
         now = self._loop.time()
         passed_s, self._swept_s = now - self._swept_s, now
-        late_s = passed_s if passed_s > SWEPT_EACH_S + STALLED_S else 0.0
+        late_s = passed_s - SWEPT_EACH_S  # not all of it: a server that keeps the loop busy ends too
         for fetch, request in self.under_way.items():
-            request.held_s = min(request.held_s + (passed_s if request.is_held_up else late_s), now - request.begin_s)
+            held_s = passed_s if request.is_held_up else late_s if late_s > STALLED_S else 0.0
+            request.held_s = min(request.held_s + held_s, now - request.begin_s)
             request.holds_slot = request.status is not None or now - request.begin_s < PATIENCE_S
             spent_s = fetch.spent_s + now - request.begin_s - request.held_s
             if spent_s >= self._timeout_s and not request.is_held_up and fetch.worker is not None:
