@@ -24,7 +24,6 @@ from altalign.pipelines.run.units import F, Marks, Run, Unit, map_unit
 Element = tuple[int, bytes]
 
 GROUPS_AT_MOST = 64
-READ_BYTES = 16 << 20  # neighbours are read together until they have so many
 HELD_BYTES = 16 << 20  # so much of a unit's slices is held before it is written
 SLICE = np.dtype([("bucket", "<i8"), ("offset", "<i8"), ("length", "<i8")])  # where a slice lies
 # the unit's place in the order of units, offset and number of the places of its slices; the names of both files follow
@@ -138,9 +137,8 @@ class _FromUnit:
         places = [(bucket, *place) for bucket in buckets for place in self._places.get(bucket, ())]
         if not places:
             return
-        buckets_at, offsets, lengths = zip(*places, strict=True)
-        data = _read(self._path, offsets, lengths)
-        for bucket, length, part in zip(buckets_at, lengths, data, strict=True):
+        ranges = [(offset, length) for _, offset, length in places]
+        for (bucket, _, length), part in zip(places, storage.read_ranges(self._path, ranges), strict=True):
             yield bucket, _whole(self._path, part, length)
 
 
@@ -194,23 +192,6 @@ class MergePartitions(beam.PTransform[Any, Any]):
             unit = Unit(name=f"{partition:05d}")
             map_unit(self._run, self._marks, unit, lambda run, _, p=partition: self._do(run, p, spilled))
             yield partition
-
-
-def _read(path: str, offsets: Sequence[int], lengths: Sequence[int]) -> Iterator[bytes]:
-    """Yields the slices at these places; neighbours in the file are read at once, as far as they are small."""
-    stretches: list[tuple[int, list[int]]] = []  # offset, lengths
-    end = -1
-    for offset, length in zip(offsets, lengths, strict=True):
-        if offset != end or end - stretches[-1][0] >= READ_BYTES:
-            stretches.append((offset, []))
-        stretches[-1][1].append(length)
-        end = offset + length
-    ranges = [(offset, sum(of_stretch)) for offset, of_stretch in stretches]
-    for data, (_, of_stretch) in zip(storage.read_ranges(path, ranges), stretches, strict=True):
-        at = 0
-        for length in of_stretch:
-            yield data[at : at + length]
-            at += length
 
 
 def _whole(path: str, data: bytes, length: int) -> bytes:

@@ -16,7 +16,6 @@ from contextlib import suppress
 from contextvars import ContextVar
 from functools import cache
 from io import BytesIO
-from pathlib import Path
 from typing import Any
 
 import aiohttp
@@ -305,12 +304,5 @@ def _in_words(error: BaseException) -> str:
 
 @cache
 def _tls() -> ssl.SSLContext:
-    """The TLS settings of this process. If the system has no certificates (slim containers), certifi's are used."""
-    context = ssl.create_default_context()
-    folder = ssl.get_default_verify_paths().capath
-    if not context.get_ca_certs() and not (folder and any(Path(folder).iterdir())):
-        with suppress(ImportError):
-            import certifi
-
-            context.load_verify_locations(certifi.where())
-    return context
+    """The TLS settings of this process, with the certificates of its system."""
+    return ssl.create_default_context()
