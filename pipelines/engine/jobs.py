@@ -14,7 +14,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext, suppress
+from contextlib import contextmanager, suppress
 from itertools import accumulate
 from pathlib import Path
 from typing import Any
@@ -44,7 +44,6 @@ from altalign.pipelines.run.units import Run, Unit
 
 # A job itself holds this many elements; more are read from a file, because requests are bounded (Dataflow: 20 MB).
 ELEMENTS_AT_MOST = 1_000
-WORKER_BEGINS_WITHIN_S = 300.0  # on a cluster, which never says that no worker will come
 MARKS_SHOW_WITHIN_S = 90.0  # on a cluster, to the command's machine
 JOBS_OF_A_STEP_AT_MOST = 3  # on a cluster that gives them up
 STARTS_WITHIN_S = 120.0
@@ -217,8 +216,8 @@ class _CreateFromFile(beam.PTransform[Any, Any]):
 def pipeline(run: Run, step: str, given: PipelineOptions) -> Iterator[beam.Pipeline]:
     """A pipeline that runs to its end when the block is over. Whatever ends the waiting cancels the job.
 
-    A job that a cluster gives up after workers have begun is begun again, unless a unit has left an error; it
-    continues with the units that are not finished.
+    A job that a cluster gives up is begun again, unless a unit has left an error; it continues with the units that are
+    not finished.
     """
     runner = run.config.engine.runner
     if runner in (*MASTER_FLAGS, "dataflow"):
@@ -226,21 +225,18 @@ def pipeline(run: Run, step: str, given: PipelineOptions) -> Iterator[beam.Pipel
         given.view_as(GoogleCloudOptions).job_name = f"altalign-{name.replace('/', '-').replace('_', '-')}"
     built = beam.Pipeline(options=given)
     yield built
-    workers = run.path("log", "workers")
     for jobs_left in reversed(range(JOBS_OF_A_STEP_AT_MOST if is_on_cluster(runner, given) else 1)):
-        storage.delete(workers)
         try:
             result = _submit(run, step, built) if runner == "dataflow" else built.run()
-            with _worker_awaited(run, workers, result) if runner in MASTER_FLAGS else nullcontext():
-                try:
-                    result.wait_until_finish()
-                except BaseException:
-                    with suppress(Exception):
-                        result.cancel()
-                    raise
+            try:
+                result.wait_until_finish()
+            except BaseException:
+                with suppress(Exception):
+                    result.cancel()
+                raise
             return
         except RuntimeError as error:  # what is wrong with the job, from its engine
-            if not jobs_left or unit_errors.is_left(run) or not storage.names(workers):
+            if not jobs_left or unit_errors.is_left(run):
                 raise
             line = f"{step}: {runner.capitalize()} gave the job up ({unit_errors.gist(error)}); it is begun again"
             terminal.stderr().print(terminal.shown(line), soft_wrap=True)
@@ -283,42 +279,8 @@ def check_marks(run: Run, step: str, units: Sequence[Unit]) -> None:
         time.sleep(1.0)
 
 
-@contextmanager
-def _worker_awaited(run: Run, workers: str, result: PipelineResult) -> Iterator[None]:
-    """Cancels a job if no worker starts while this block waits for it; engines would wait forever."""
-    over, is_given_up = threading.Event(), threading.Event()
-
-    def watch() -> None:
-        end = time.monotonic() + WORKER_BEGINS_WITHIN_S
-        while not over.wait(1.0):
-            with suppress(OSError, AltalignError):  # a store that does not answer now may do so the next time
-                if storage.names(workers):
-                    return
-            if time.monotonic() > end:
-                is_given_up.set()
-                result.cancel()
-                return
-
-    watching = threading.Thread(target=watch, daemon=True)
-    watching.start()
-    try:
-        yield
-    except Exception as error:
-        if is_given_up.is_set():
-            raise AltalignError(
-                f"{run.folder}: no worker has begun within {WORKER_BEGINS_WITHIN_S:.0f} s; look whether "
-                f"{run.config.engine.runner} has free machines, and whether Python starts on them with altalign "
-                f"installed (environment_type); {run.path('log')} has what the job server said"
-            ) from error
-        raise
-    finally:
-        over.set()
-        watching.join()
-
-
 def enter(run: Run, folder: str) -> None:
-    """At the start of a worker: enters the folder of the command, and leaves a sign in the run."""
+    """At the start of a worker: enters the folder of the command."""
     if run.config.engine.runner in MASTER_FLAGS:
         with suppress(FileNotFoundError):  # a machine that has no such folder can work on absolute paths
             os.chdir(folder)
-        storage.write_bytes(run.path("log", "workers", f"{socket.gethostname()}-{os.getpid()}"), b"")
