@@ -265,29 +265,29 @@ class _CheckedResolver(AbstractResolver):
 def _failed(error: Exception, request: Request) -> Trouble:
     """Translates an error of the library for the caller."""
     host, where = request.target.host, f"{request.address or request.target.host}:{request.target.port}"
+    reason, detail, is_certain = DropReason.HTTP_UNREACHABLE, "", False
     cause: Any = getattr(error, "os_error", None) or error
-    unreachable = DropReason.HTTP_UNREACHABLE
-    match error:
-        case _ if isinstance(cause, _RefusedError):
-            return Trouble(DropReason.HTTP_REFUSED, str(cause))
-        case _ if isinstance(cause, socket.gaierror):
-            return Trouble(unreachable, f"{host}: {cause.strerror or cause}", is_certain=cause.errno in NOT_THERE)
-        case _ if isinstance(cause, OSError) and cause.errno in _OURS:
-            return Trouble(unreachable, f"this machine: {_in_words(cause)}", is_ours=True)
-        case aiohttp.ClientConnectorCertificateError(certificate_error=why):
-            return Trouble(unreachable, f"{where}: certificate: {getattr(why, 'verify_message', '') or why}")
-        case aiohttp.ClientConnectorError():
-            tls = "TLS: " if isinstance(error, aiohttp.ClientSSLError) else ""
-            return Trouble(unreachable, f"{where}: {tls}{_in_words(cause)}")
-        case aiohttp.InvalidURL() | UnicodeError():
-            return Trouble(unreachable, f"{host}: no name that can be looked up", is_certain=True)
-        case TimeoutError():  # of a lookup, which is ended before the request where it takes very long
-            return Trouble(DropReason.HTTP_TIMEOUT, f"{host}: no address")
-        case aiohttp.ClientPayloadError():
-            detail = f"cut or broken after {request.bytes:,} bytes: {_in_words(error.__cause__ or error)}"
-            return Trouble(DropReason.HTTP_BROKEN, detail)
-        case _:
-            return Trouble(DropReason.HTTP_BROKEN, _in_words(error))
+    if isinstance(cause, _RefusedError):
+        reason, detail = DropReason.HTTP_REFUSED, str(cause)
+    elif isinstance(cause, socket.gaierror):
+        detail, is_certain = f"{host}: {cause.strerror or cause}", cause.errno in NOT_THERE
+    elif isinstance(cause, OSError) and cause.errno in _OURS:
+        return Trouble(reason, f"this machine: {_in_words(cause)}", is_ours=True)
+    elif isinstance(error, aiohttp.ClientConnectorCertificateError):
+        why = getattr(error.certificate_error, "verify_message", "") or error.certificate_error
+        detail = f"{where}: certificate: {why}"
+    elif isinstance(error, aiohttp.ClientConnectorError):
+        detail = f"{where}: {'TLS: ' if isinstance(error, aiohttp.ClientSSLError) else ''}{_in_words(cause)}"
+    elif isinstance(error, (aiohttp.InvalidURL, UnicodeError)):
+        detail, is_certain = f"{host}: no name that can be looked up", True
+    elif isinstance(error, TimeoutError):  # of a lookup, which is ended before the request where it takes very long
+        reason, detail = DropReason.HTTP_TIMEOUT, f"{host}: no address"
+    elif isinstance(error, aiohttp.ClientPayloadError):
+        why = _in_words(error.__cause__ or error)
+        reason, detail = DropReason.HTTP_BROKEN, f"cut or broken after {request.bytes:,} bytes: {why}"
+    else:
+        reason, detail = DropReason.HTTP_BROKEN, _in_words(error)
+    return Trouble(reason, detail, is_certain=is_certain)
 
 
 def _in_words(error: BaseException) -> str:
