@@ -34,9 +34,9 @@ _ARCHIVES = 4
 _TEST_IMAGES = 60
 _LOGO_TEXTS = 40
 _ENGLISH_SITES = 33
-_SITES: dict[str, list[list[str]]] = _WRITTEN["sites"]
+_SITES: dict[str, list[tuple[str, str, str]]] = _WRITTEN["sites"]
 _WEIGHTS: dict[str, dict[str, float]] = _WRITTEN["weights"]
-_SIDES_PX: dict[str, list[list[int]]] = _WRITTEN["sides_px"]
+_SIDES_PX: dict[str, list[tuple[int, int]]] = _WRITTEN["sides_px"]
 _NOT_FOUND, _SVG = (_WRITTEN["bodies"][name].encode() for name in ("not_found", "svg"))
 
 
@@ -208,10 +208,8 @@ class _Web:
     def _alt(self, kind: str, others: list[str], caption: Callable[[], str]) -> str | None:
         """The alt-text of an element of this kind; `others` are the captions that its picture has had."""
         match kind:
-            case "alt missing":
-                return None
-            case "alt empty":
-                return ""
+            case "alt missing" | "alt empty":
+                return None if kind == "alt missing" else ""
             case "again":
                 texts = [caption() for _ in range(4)]
                 return next((text for text in texts if text not in others), texts[0])
@@ -261,17 +259,14 @@ class _Web:
         return _Picture(url, scene)
 
     def _image_bytes(self, kind: str, scene: Scene, form: str) -> bytes:
-        def drawn(width: int, height: int) -> bytes:
-            return encode(draw(scene, width, height, self.rng), form)
-
         match kind:
-            case "sound":
-                if self.rng.random() < 0.02:
-                    return drawn(*self.rng.choice(_SIDES_PX["barely kept"]))
-                most = 480 if self.rng.random() < 0.05 else 320
-                return drawn(self.rng.randint(224, most), self.rng.randint(224, most))
-            case "small" | "elongated":
-                return drawn(*self.rng.choice(_SIDES_PX[kind]))
+            case "sound" | "small" | "elongated":
+                if kind == "sound" and self.rng.random() >= 0.02:
+                    most = 480 if self.rng.random() < 0.05 else 320
+                    sides = self.rng.randint(224, most), self.rng.randint(224, most)
+                else:
+                    sides = self.rng.choice(_SIDES_PX[kind])
+                return encode(draw(scene, *sides, self.rng), form)
             case "damaged":
                 data = encode(draw(scene, 256, 256, self.rng), self.rng.choice(("jpeg", "jpeg", "png", "gif")))
                 return data[: int(len(data) * self.rng.uniform(0.3, 0.9))]
