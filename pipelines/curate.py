@@ -6,7 +6,6 @@ from typing import Any, NamedTuple
 
 import apache_beam as beam
 from apache_beam.options.pipeline_options import PipelineOptions
-from rich.console import Console
 
 from altalign import storage, terminal
 from altalign.data.stages import STAGES, check_curated, own_files
@@ -153,9 +152,6 @@ def run_stage(
     """Run all pipelines of a stage, then its conclusion, and write its mark last."""
     steps, conclude = PIPELINE[stage]
     with recording(run, stage, grounds):
-        out = shown or terminal.stderr()
-        if stage == "fetch" and isinstance(out, Console) and (requests := fetch.requests_ahead(run)):
-            out.print(requests, soft_wrap=True)
         for step in steps:
             run_step(run, step, pipeline_options, shown)
     outputs.counts_of(run).reconcile(outputs.counted_stages(run, and_now=stage))

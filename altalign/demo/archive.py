@@ -10,12 +10,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Any, BinaryIO
 from urllib.parse import urlsplit
 from uuid import NAMESPACE_URL, uuid5
 
 _RESPONSE = "application/http; msgtype=response"
 _START = datetime(2021, 6, 11, tzinfo=UTC)
+_REASONS = {200: "OK", 301: "Moved Permanently", 404: "Not Found"}
 
 
 @dataclass(frozen=True)
@@ -37,31 +37,33 @@ class Archive:
     def __init__(self, path: Path) -> None:
         self.name = path.name
         self.captures: list[Capture] = []
-        self._file: BinaryIO = path.open("wb")
+        self._file = path.open("wb")
         self._records = 0
+        self._moment = ""
         info = b"software: altalign demo\r\nformat: WARC File Format 1.1\r\n"
-        self._add("warcinfo", "", info, "application/warc-fields")
+        self._file.write(self._member("warcinfo", "", info, "application/warc-fields"))
 
     def response(
         self, url: str, body: bytes, media_type: str, *, status: int = 200, headers: tuple[str, ...] = ()
     ) -> None:
         """Add an HTTP response; `headers` are further lines, `body` is as transferred."""
-        self._add("response", url, http(body, media_type, status, headers), _RESPONSE, (status, media_type))
+        member = self._member("response", url, http(body, media_type, status, headers), _RESPONSE)
+        self._capture(url, status, media_type, member)
 
     def resource(self, url: str, body: bytes, media_type: str) -> None:
         """Add a body without HTTP headers."""
-        self._add("resource", url, body, media_type, (200, media_type))
+        self._capture(url, 200, media_type, self._member("resource", url, body, media_type))
 
     def request(self, url: str) -> None:
         """Add the request for a URL."""
         parts = urlsplit(url)
         block = f"GET {parts.path} HTTP/1.1\r\nHost: {parts.netloc}\r\n\r\n".encode()
-        self._add("request", url, block, "application/http; msgtype=request")
+        self._file.write(self._member("request", url, block, "application/http; msgtype=request"))
 
     def broken(self, how: str, url: str, body: bytes) -> None:
         """Add a page that no reader can read, which is "damaged" in its gzip member, "cut" or "nameless" (no URL)."""
         page = http(body, "text/html", 200, ())
-        member, _ = self._member("response", "" if how == "nameless" else url, page, _RESPONSE)
+        member = self._member("response", "" if how == "nameless" else url, page, _RESPONSE)
         middle = len(member) // 2
         if how != "nameless":
             member = member[:middle] + (b"\xff" * 40 + member[middle + 40 :] if how == "damaged" else b"")
@@ -71,28 +73,26 @@ class Archive:
         """Finish the file."""
         self._file.close()
 
-    def _add(self, kind: str, url: str, block: bytes, media_type: str, of: tuple[int, str] | None = None) -> None:
-        """Write a record; what it is `of`, a status and a media type, goes to the index."""
-        offset, (member, moment) = self._file.tell(), self._member(kind, url, block, media_type)
+    def _capture(self, url: str, status: int, media_type: str, member: bytes) -> None:
+        """Write a record that the index names."""
+        media_type, offset = media_type.split(";")[0], self._file.tell()
+        self.captures.append(Capture(url, status, media_type, self.name, offset, len(member), self._moment))
         self._file.write(member)
-        if of:
-            what = of[0], of[1].split(";")[0]
-            self.captures.append(Capture(url, *what, self.name, offset, len(member), moment))
 
-    def _member(self, kind: str, url: str, block: bytes, media_type: str) -> tuple[bytes, str]:
-        """A record as a gzip member, and its date."""
+    def _member(self, kind: str, url: str, block: bytes, media_type: str) -> bytes:
+        """A record as a gzip member, a second later than the last."""
         self._records += 1
-        moment = (_START + timedelta(seconds=self._records)).strftime("%Y-%m-%dT%H:%M:%SZ")
+        self._moment = (_START + timedelta(seconds=self._records)).strftime("%Y-%m-%dT%H:%M:%SZ")
         headers = {
             "WARC-Type": kind,
             "WARC-Record-ID": f"<urn:uuid:{uuid5(NAMESPACE_URL, f'{self.name} {self._records} {url}')}>",
-            "WARC-Date": moment,
+            "WARC-Date": self._moment,
             "WARC-Target-URI": url,
             "Content-Type": media_type,
             "Content-Length": str(len(block)),
         }
         head = "".join(f"{name}: {value}\r\n" for name, value in headers.items() if value)
-        return gzipped(f"WARC/1.1\r\n{head}\r\n".encode() + block + b"\r\n\r\n", level=4), moment
+        return gzipped(f"WARC/1.1\r\n{head}\r\n".encode() + block + b"\r\n\r\n", level=4)
 
 
 def gzipped(data: bytes, level: int) -> bytes:
@@ -102,10 +102,9 @@ def gzipped(data: bytes, level: int) -> bytes:
 
 def http(body: bytes, media_type: str, status: int, headers: tuple[str, ...]) -> bytes:
     """An HTTP response message."""
-    reason = {200: "OK", 301: "Moved Permanently", 404: "Not Found"}[status]
     is_chunked = any(line.startswith("Transfer-Encoding") for line in headers)
     length = () if is_chunked else (f"Content-Length: {len(body)}",)
-    head = (f"HTTP/1.1 {status} {reason}", f"Content-Type: {media_type}", *headers, *length, "", "")
+    head = (f"HTTP/1.1 {status} {_REASONS[status]}", f"Content-Type: {media_type}", *headers, *length, "", "")
     return "\r\n".join(head).encode("latin-1") + body
 
 
@@ -118,19 +117,13 @@ def chunked(body: bytes, size: int = 1500) -> bytes:
 def write_index(path: Path, captures: list[Capture]) -> None:
     """Write the captures as CDXJ: reversed host and path, moment, JSON; sorted."""
     lines = []
-    for capture in captures:
-        parts = urlsplit(capture.url)
+    for each in captures:
+        parts = urlsplit(each.url)
         host, query = ",".join(reversed(parts.netloc.split("."))), f"?{parts.query}" if parts.query else ""
-        stamp = "".join(filter(str.isdigit, capture.moment))
-        fields = {
-            "url": capture.url,
-            "mime": capture.media_type,
-            "status": str(capture.status),
-            "filename": capture.file,
-            "offset": str(capture.offset),
-            "length": str(capture.length),
-        }
-        lines.append(f"{host}){parts.path or '/'}{query} {stamp} {json.dumps(fields)}\n")
+        names = ("url", "mime", "status", "filename", "offset", "length")
+        values = (each.url, each.media_type, each.status, each.file, each.offset, each.length)
+        fields = json.dumps(dict(zip(names, map(str, values), strict=True)))
+        lines.append(f"{host}){parts.path or '/'}{query} {''.join(filter(str.isdigit, each.moment))} {fields}\n")
     path.write_text("".join(sorted(lines)), encoding="utf-8", newline="\n")
 
 
@@ -138,9 +131,9 @@ def read_index(path: Path) -> Iterator[Capture]:
     """The captures of an index, in its order."""
     with path.open(encoding="utf-8") as lines:
         for line in lines:
-            fields: dict[str, Any] = json.loads(line.split(" ", 2)[2])
-            status, offset, length = (int(fields[name]) for name in ("status", "offset", "length"))
-            yield Capture(fields["url"], status, fields["mime"], fields["filename"], offset, length)
+            of = json.loads(line.split(" ", 2)[2])
+            numbers = int(of["offset"]), int(of["length"])
+            yield Capture(of["url"], int(of["status"]), of["mime"], of["filename"], *numbers)
 
 
 def read_record(folder: Path, capture: Capture) -> tuple[str, bytes]:

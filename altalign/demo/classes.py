@@ -6,7 +6,6 @@ colours/train/red/000.webp …      colours/test/…
 python -m altalign.demo.classes FOLDER
 """
 
-import shutil
 import sys
 from pathlib import Path
 from random import Random
@@ -20,15 +19,13 @@ IMAGES = {"train": 40, "test": 20}  # of each class
 
 def write(folder: Path, *, seed: int = 7) -> None:
     """Write both sets; the same seed gives the same bytes."""
-    rng, partial = Random(seed), folder.with_name(f"{folder.name}.partial")
-    shutil.rmtree(partial, ignore_errors=True)
-    for kind, classes in (("shapes", SHAPES), ("colours", tuple(COLOURS))):
+    rng = Random(seed)
+    for kind, classes in (("shapes", SHAPES), ("colours", list(COLOURS))):
         for split, number in IMAGES.items():
             for name in classes:
-                (partial / kind / split / name).mkdir(parents=True)
+                (folder / kind / split / name).mkdir(parents=True)
                 for place in range(number):
-                    (partial / kind / split / name / f"{place:03}.webp").write_bytes(_picture(kind, name, rng))
-    partial.rename(folder)
+                    (folder / kind / split / name / f"{place:03}.webp").write_bytes(_picture(kind, name, rng))
 
 
 def _picture(kind: str, name: str, rng: Random) -> bytes:

@@ -3,8 +3,10 @@
 import io
 import math
 import struct
+import tomllib
 import zlib
 from functools import cache
+from pathlib import Path
 from random import Random
 from typing import Any
 
@@ -18,19 +20,8 @@ Spot = tuple[Group, float, float, float]
 
 SHADE_PX = 960
 _AXIS = {"left": -1, "right": 1, "top": -1, "bottom": 1}
-_ENCODINGS: dict[str, dict[str, Any]] = {
-    "jpeg": {"format": "JPEG", "quality": 80},
-    "progressive": {"format": "JPEG", "quality": 75, "progressive": True},
-    "turned": {"format": "JPEG", "quality": 80},
-    "cmyk": {"format": "JPEG", "quality": 80},
-    "png": {"format": "PNG", "compress_level": 4},
-    "png8": {"format": "PNG", "compress_level": 4},
-    "webp": {"format": "WEBP", "quality": 75, "method": 0},
-    "gif": {"format": "GIF"},
-    "avif": {"format": "AVIF", "quality": 60, "speed": 10, "max_threads": 1},
-    "bmp": {"format": "BMP"},
-    "tiff": {"format": "TIFF"},  # not compressed: libtiff leaves a byte of its padding to chance
-}
+_WRITTEN = tomllib.loads(Path(__file__).with_name("pages.toml").read_text(encoding="utf-8"))
+_ENCODINGS: dict[str, dict[str, Any]] = _WRITTEN["encodings"]
 MEDIA_TYPES = {"progressive": "image/jpeg", "turned": "image/jpeg", "cmyk": "image/jpeg", "png8": "image/png"}
 
 
@@ -176,9 +167,8 @@ def _sheets() -> list[Image.Image]:
     numbers = np.random.default_rng(2021)
     sheets = []
     for cells in (6, 8, 11, 14):
-        light = Image.fromarray(numbers.integers(96, 161, (cells, cells), dtype=np.uint8)).resize(
-            (SHADE_PX, SHADE_PX), Image.Resampling.BICUBIC
-        )
+        coarse = Image.fromarray(numbers.integers(96, 161, (cells, cells), dtype=np.uint8))
+        light = coarse.resize((SHADE_PX, SHADE_PX), Image.Resampling.BICUBIC)
         grain = Image.fromarray(numbers.integers(124, 133, (SHADE_PX, SHADE_PX), dtype=np.uint8))
         sheet = ImageChops.add(light, grain, 1, -128)
         sheets.append(Image.merge("RGB", (sheet, sheet, sheet)))

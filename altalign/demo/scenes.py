@@ -11,30 +11,15 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-COLOURS = {
-    "red": (206, 32, 41),
-    "blue": (34, 78, 190),
-    "green": (40, 150, 62),
-    "yellow": (246, 214, 52),
-    "white": (244, 244, 242),
-    "black": (28, 28, 30),
-    "orange": (244, 134, 24),
-    "purple": (124, 48, 168),
-    "pink": (246, 150, 192),
-    "brown": (120, 72, 36),
-    "grey": (138, 140, 144),
-}
-SHAPES = ("circle", "square", "triangle", "star", "cross", "heart", "ring", "hexagon", "diamond", "flower")
-TEXTURES = ("plain", "plain", "plain", "striped", "dotted", "checked")
-PLACES = ("centre", "top", "bottom", "left", "right", "top left", "top right", "bottom left", "bottom right")
-
 _WORDS: dict[str, Any] = tomllib.loads(Path(__file__).with_name("words.toml").read_text(encoding="utf-8"))
+COLOURS: dict[str, tuple[int, int, int]] = {name: (*rgb,) for name, rgb in _WORDS["scenes"]["colours"].items()}
+SHAPES: list[str] = _WORDS["scenes"]["shapes"]
+TEXTURES: list[str] = _WORDS["scenes"]["textures"]
+PLACES: list[str] = _WORDS["scenes"]["places"]
 BOILERPLATE: list[str] = _WORDS["boilerplate"]
 LANGUAGES = ("de", "fr", "es", "ru", "ja", "zh")  # beside English
 # What these have words for here: few, so that their pairs of words recur in a small pool.
-COMMON_COLOURS = ("red", "blue", "green", "yellow", "white", "black")
-COMMON_SHAPES = ("circle", "square", "triangle", "star", "heart")
-COMMON_PLACES = PLACES[:5]
+COMMON_COLOURS, COMMON_SHAPES, COMMON_PLACES = (list(_WORDS["de"][name]) for name in ("colours", "shapes", "places"))
 
 
 @dataclass(frozen=True)
@@ -66,7 +51,7 @@ def random_scene(rng: Random, *, common: bool = False, distinctive: bool = False
 
     One that is `distinctive` shows two shapes or more, which stand out in brightness.
     """
-    colours = COMMON_COLOURS if common else tuple(COLOURS)
+    colours = COMMON_COLOURS if common else list(COLOURS)
     shapes = COMMON_SHAPES if common else SHAPES
     ground = rng.choice(colours)
     texture = "plain" if common else rng.choice(TEXTURES)
@@ -144,14 +129,12 @@ def foreign(scene: Scene, language: str, rng: Random) -> str:
 
 def _noun(words: dict[str, Any], group: Group, *, has_article: bool = True) -> str:
     """Colour and shape, in agreement, with an article or a number before them."""
-    gender_of, *_ = forms = words["shapes"][group.shape]
-    gender, colours = words["genders"][gender_of], words["colours"][group.colour]
-    if group.count == 1:
+    forms, colours = words["shapes"][group.shape], words["colours"][group.colour]
+    gender, place = words["genders"][forms[0]], group.count - 2
+    if place < 0:
         before, colour, shape = gender["article"] if has_article else "", colours[gender["one"]], forms[1]
     else:
-        place = group.count - 2
-        before = gender["numbers"][place]
-        colour, shape = colours[gender["many"][place]], forms[words["plural"][place]]
+        before, colour, shape = gender["numbers"][place], colours[gender["many"][place]], forms[words["plural"][place]]
     return before + words["noun"].format(colour=colour, shape=shape)
 
 
@@ -167,14 +150,8 @@ def rare_text(caption: str, rng: Random) -> str:
     """A text with a token that occurs nowhere else."""
     token = "".join(rng.choices("bcdfghjkmnpqvwxz", k=12))
     number = rng.randint(10**6, 10**8)
-    texts = (
-        f"image tid {rng.randint(10, 99)}&id {token}",
-        f"{caption} {token}",
-        f"IMG {number} copy.jpg",
-        f"{caption}, item no. {number}",
-        f"file {token} 2.jpg",
-    )
-    return rng.choice(texts)
+    slots = {"tid": rng.randint(10, 99), "token": token, "caption": caption, "number": number}
+    return rng.choice(_WORDS["rare"]).format(**slots)
 
 
 def short_text(rng: Random) -> str:

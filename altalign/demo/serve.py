@@ -2,7 +2,6 @@
 
 import contextlib
 import csv
-import errno
 import filecmp
 import sys
 from email.parser import Parser
@@ -64,8 +63,6 @@ def server(folder: Path, port: int = 0) -> "DemoServer":
     try:
         return DemoServer(folder, port)
     except OSError as error:
-        if error.errno not in (errno.EADDRINUSE, errno.EACCES):
-            raise
         reason = (error.strerror or "").lower()
         raise UsageError(f"port {port} of {_ADDRESS}: {reason}; choose another with --port") from error
 
@@ -104,10 +101,7 @@ class _Handler(BaseHTTPRequestHandler):
         for name, value in Parser().parsestr(head.decode("latin-1").partition("\r\n")[2]).items():
             self.send_header(name, local_url(value, self.server.server_port) if name == "Location" else value)
         self.end_headers()
-        if self.command != "HEAD":
-            self.wfile.write(body)
-
-    do_HEAD = do_GET  # noqa: N815
+        self.wfile.write(body)
 
     def log_message(self, format: str, *args: object) -> None:  # noqa: A002
         """Say nothing: a visit is no event."""

@@ -34,47 +34,10 @@ _ARCHIVES = 4
 _TEST_IMAGES = 60
 _LOGO_TEXTS = 40
 _ENGLISH_SITES = 33
-# Language, charset, where it is declared.
-_OTHER_SITES = (
-    ("de", "iso-8859-1", "meta"),
-    ("fr", "windows-1252", "header"),
-    ("es", "us-ascii", "nowhere"),
-    ("ru", "windows-1251", "meta"),
-    ("ru", "utf-8", "nowhere"),
-    ("ja", "shift_jis", "meta"),
-    ("zh", "gb18030", "header"),
-)
-_ENGLISH_CHARSETS = (
-    ("utf-8", "meta"),
-    ("utf-8", "header"),
-    ("utf-8", "nowhere"),
-    ("utf-8-sig", "nowhere"),
-    ("iso-8859-1", "header"),
-)
-
-# What an image element is, and what becomes of an image; weights.
-_ELEMENTS = {
-    "new": 46, "again": 21, "repeated": 4, "alt missing": 4, "alt empty": 4, "bad url": 1.5, "short": 4, "long": 2.5,
-    "boilerplate": 4, "rare": 4.5,
-}  # fmt: skip
-_IMAGES = {
-    "sound": 850, "twin": 18, "small": 40, "elongated": 25, "damaged": 20, "undecodable": 20, "missing": 28, "gone": 3,
-    "moved": 3, "bomb": 2,
-}  # fmt: skip
-_FORMS = {
-    "jpeg": 800, "progressive": 80, "png": 25, "png8": 15, "webp": 40, "gif": 20, "avif": 8, "bmp": 4, "tiff": 4,
-    "turned": 5, "cmyk": 4,
-}  # fmt: skip
-_SMALL = ((16, 16), (32, 32), (64, 48), (120, 90), (180, 180), (150, 240), (200, 200), (200, 300), (480, 200))
-_ELONGATED = ((603, 201), (660, 220), (220, 660), (900, 210), (210, 800))
-_BARELY_KEPT = ((201, 201), (201, 300), (602, 201), (204, 611))
-_NOT_FOUND = (
-    b"<!DOCTYPE html><title>Not found</title><h1>Not found</h1><p><img src=/sad.png alt='a page that was not found'>"
-)
-_SVG = (
-    b'<svg xmlns="http://www.w3.org/2000/svg" width="300" height="300"><circle cx="150" cy="150" r="90" '
-    b'fill="red"/></svg>'
-)
+_SITES: dict[str, list[tuple[str, str, str]]] = _WRITTEN["sites"]
+_WEIGHTS: dict[str, dict[str, float]] = _WRITTEN["weights"]
+_SIDES_PX: dict[str, list[tuple[int, int]]] = _WRITTEN["sides_px"]
+_NOT_FOUND, _SVG = (_WRITTEN["bodies"][name].encode() for name in ("not_found", "svg"))
 
 
 @dataclass(frozen=True)
@@ -142,7 +105,9 @@ def write(folder: Path, *, seed: int = 2021, pages_a_site: int = 50) -> Summary:
     names = tuple(place.name for place in web.archives)
     size = sum((folder / name).stat().st_size for name in names)
     summary = Summary(web.pages, web.elements, web.images, web.broken, len(web.test_set), names, size)
-    (folder / "README.md").write_text(_readme(summary, seed), encoding="utf-8", newline="\n")
+    limits = {"vocabulary_size": VOCABULARY_SIZE, "texts_per_image_at_most": TEXTS_PER_IMAGE_AT_MOST}
+    readme = _WRITTEN["readme"].format(of=summary, seed=seed, index=INDEX, pairs=PAIRS, **limits)
+    (folder / "README.md").write_text(readme, encoding="utf-8", newline="\n")
     return summary
 
 
@@ -152,14 +117,14 @@ class _Web:
     def __init__(self, folder: Path, rng: Random) -> None:
         self.rng = rng
         self.archives = [Archive(folder / f"demo-{number}.warc.gz") for number in range(_ARCHIVES)]
-        english = [("en", *_ENGLISH_CHARSETS[number % len(_ENGLISH_CHARSETS)]) for number in range(_ENGLISH_SITES)]
+        english = [_SITES["english"][number % len(_SITES["english"])] for number in range(_ENGLISH_SITES)]
         self.sites = [
             _Site(
                 f"{'https' if number % 3 else 'http'}://{kind[0]}-{number:02}.example",
                 *kind,
                 self.archives[number % _ARCHIVES],
             )
-            for number, kind in enumerate([*english, *_OTHER_SITES])
+            for number, kind in enumerate([*english, *_SITES["others"]])
         ]
         self.pages = self.elements = self.images = self.broken = 0
         self.pairs: list[tuple[str, str, str]] = []
@@ -220,8 +185,11 @@ class _Web:
                 place.broken(how, f"https://lost.example/{number}.html", page)
                 self.broken += 1
 
+    def _drawn(self, what: str) -> str:
+        return self.rng.choices(list(_WEIGHTS[what]), list(_WEIGHTS[what].values()))[0]
+
     def _element(self, site: _Site) -> Element:
-        kind = self.rng.choices(list(_ELEMENTS), list(_ELEMENTS.values()))[0]
+        kind = self._drawn("elements")
         is_new = kind == "new" or not site.pictures or (kind not in ("again", "repeated") and self.rng.random() < 0.2)
         picture = self._publish(site) if is_new else self.rng.choice(site.pictures[-30:])
         if is_new:
@@ -240,10 +208,8 @@ class _Web:
     def _alt(self, kind: str, others: list[str], caption: Callable[[], str]) -> str | None:
         """The alt-text of an element of this kind; `others` are the captions that its picture has had."""
         match kind:
-            case "alt missing":
-                return None
-            case "alt empty":
-                return ""
+            case "alt missing" | "alt empty":
+                return None if kind == "alt missing" else ""
             case "again":
                 texts = [caption() for _ in range(4)]
                 return next((text for text in texts if text not in others), texts[0])
@@ -263,8 +229,8 @@ class _Web:
     def _publish(self, site: _Site, kind: str = "") -> _Picture:
         """A picture of a site, with the record of its image, if it has one."""
         common = site.language != "en"
-        kind = kind or self.rng.choices(list(_IMAGES), list(_IMAGES.values()))[0]
-        form = self.rng.choices(list(_FORMS), list(_FORMS.values()))[0]
+        kind = kind or self._drawn("images")
+        form = self._drawn("forms")
         scene = random_scene(self.rng, common=common)
         if kind == "twin" and not common:
             scene, data = self._twin()
@@ -293,19 +259,14 @@ class _Web:
         return _Picture(url, scene)
 
     def _image_bytes(self, kind: str, scene: Scene, form: str) -> bytes:
-        def drawn(width: int, height: int) -> bytes:
-            return encode(draw(scene, width, height, self.rng), form)
-
         match kind:
-            case "sound":
-                if self.rng.random() < 0.02:
-                    return drawn(*self.rng.choice(_BARELY_KEPT))
-                most = 480 if self.rng.random() < 0.05 else 320
-                return drawn(self.rng.randint(224, most), self.rng.randint(224, most))
-            case "small":
-                return drawn(*self.rng.choice(_SMALL))
-            case "elongated":
-                return drawn(*self.rng.choice(_ELONGATED))
+            case "sound" | "small" | "elongated":
+                if kind == "sound" and self.rng.random() >= 0.02:
+                    most = 480 if self.rng.random() < 0.05 else 320
+                    sides = self.rng.randint(224, most), self.rng.randint(224, most)
+                else:
+                    sides = self.rng.choice(_SIDES_PX[kind])
+                return encode(draw(scene, *sides, self.rng), form)
             case "damaged":
                 data = encode(draw(scene, 256, 256, self.rng), self.rng.choice(("jpeg", "jpeg", "png", "gif")))
                 return data[: int(len(data) * self.rng.uniform(0.3, 0.9))]
@@ -338,9 +299,8 @@ def html(url: str, language: str, title: str, elements: list[Element], rng: Rand
     parts = urlsplit(url)
     base = f"{parts.scheme}://{parts.netloc}/media/" if rng.random() < 0.08 else ""
     head = f'<meta charset="{meta_charset}">' if meta_charset else ""
-    head += f'<title>{escape(title)}</title><link rel=stylesheet href="/style.css">' + (
-        f'<base href="{base}">' if base else ""
-    )
+    head += f'<title>{escape(title)}</title><link rel=stylesheet href="/style.css">'
+    head += f'<base href="{base}">' if base else ""
     body = [f"<h1>{escape(title)}</h1>"]
     for element in elements:
         text = _WAYS[element.form][1].format(s=_source(element.url, base or url, rng), a=_alt(element.alt, rng))
@@ -386,20 +346,3 @@ def write_pairs(path: Path, pairs: Iterable[tuple[str, str, str]]) -> None:
         rows = csv.writer(file)
         rows.writerow(("url", "caption", "page_url"))
         rows.writerows(pairs)
-
-
-def _readme(summary: Summary, seed: int) -> str:
-    return f"""# The demo web
-
-Written by `altalign demo` from seed {seed}: {summary.pages:,} pages with {summary.image_elements:,} image elements, {summary.images:,} images,
-{summary.broken_records} records that cannot be read, and a test set of {summary.test_images} images. Nothing of it is from the real web.
-
-- `*.warc.gz`: a crawl of sites that do not exist (`.example`). Captions say what the images show, in English and six other languages. Among them are
-  boilerplate, rare tokens, texts too short and too long, images that are small, elongated, damaged, missing or none at all, and copies of test images.
-- `test-set/`: images of a test set, which decontamination is to keep out of training data.
-- `{INDEX}`: where each record is (CDXJ).
-- `{PAIRS}`: image URL, alt-text and page URL of every image element that has a URL and an alt-text. `altalign demo DIR --serve` serves the images and writes
-  `served.csv`, the same pairs with addresses at which they are.
-
-A pool this small needs other limits than the web: `text.vocabulary_size = {VOCABULARY_SIZE}` and `image.texts_per_image_at_most = {TEXTS_PER_IMAGE_AT_MOST}`.
-"""  # noqa: E501

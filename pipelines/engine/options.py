@@ -78,15 +78,10 @@ def options(engine: EngineSettings, flags: list[str]) -> PipelineOptions:
             return Options(["--runner=FnApiRunner", *flags])
         case "prism":
             location = os.environ.get("ALTALIGN_PRISM", "")
-            if not location:
-                repair = "build one with `make prism` and set ALTALIGN_PRISM to its path"
-                raise UsageError(f"[engine] runner = prism: no Prism binary; {repair}")
             if not os.access(location, os.X_OK) or Path(location).is_dir():
                 repair = "build Prism with `make prism` and give the path of its binary"
                 raise UsageError(f"ALTALIGN_PRISM = {location}: no program; {repair}")
-            if engine.workers:
-                why = "Prism decides itself how many work at once"
-                raise UsageError(f"[engine] workers = {engine.workers}: {why}; leave it 0")
+            _check_no_workers(engine, "Prism decides itself how many work at once; leave it 0")
             own = [f"--prism_location={location}", "--prism_log_level=warn", "--prism_log_kind=text"]
             return Options(["--runner=PrismRunner", "--environment_type=LOOPBACK", *_PORTABLE, *own, *flags])
         case "spark" | "flink":
@@ -133,6 +128,11 @@ def _check_flags(flags: list[str]) -> None:
         raise UsageError(f"-- {why}; give a value that Beam takes") from None
 
 
+def _check_no_workers(engine: EngineSettings, why: str) -> None:
+    if engine.workers:
+        raise UsageError(f"[engine] workers = {engine.workers}: {why}")
+
+
 def _named(flags: Sequence[str]) -> list[str]:
     return [flag.split("=")[0].removeprefix("--") for flag in flags if flag.startswith("--")]
 
@@ -162,10 +162,9 @@ def _of_cluster(engine: EngineSettings, flags: list[str]) -> PipelineOptions:
         portable.environment_type = portable.environment_type or "LOOPBACK"
         if runner == "flink" and "parallelism" not in named:
             given.view_as(FlinkRunnerOptions).parallelism = count
-    elif engine.workers:
-        why = f"how many work at once is the cluster's to say ({master})"
-        raise UsageError(f"[engine] workers = {engine.workers}: {why}; leave it 0")
-    elif not portable.environment_type:
+    else:
+        _check_no_workers(engine, f"how many work at once is the cluster's to say ({master}); leave it 0")
+    if not portable.environment_type:
         raise UsageError(
             f"-- --{MASTER_FLAGS[runner]}={master}: how Python starts on its machines is not said; "
             "give --environment_type=EXTERNAL --environment_config=localhost:PORT "
@@ -207,11 +206,8 @@ def is_on_cluster(runner: str, given: PipelineOptions) -> bool:
 def _of_dataflow(engine: EngineSettings, flags: list[str]) -> PipelineOptions:
     """Jobs on Google Cloud's Dataflow: the options that the user has not given."""
     where = '[engine] runner = "dataflow"'
-    if engine.workers:
-        raise UsageError(
-            f"[engine] workers = {engine.workers}: how many work at once is Dataflow's to say; leave it 0, and bound "
-            "its machines by -- --max_num_workers=N"
-        )
+    why = "how many work at once is Dataflow's to say; leave it 0, and bound its machines by -- --max_num_workers=N"
+    _check_no_workers(engine, why)
     given = PipelineOptions(["--runner=DataflowRunner", *flags])
     values = given.get_all_options()
     if missing := [f"--{name}" for name in NEEDED if not values[name]]:

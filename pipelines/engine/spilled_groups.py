@@ -24,7 +24,6 @@ from altalign.pipelines.run.units import F, Marks, Run, Unit, map_unit
 Element = tuple[int, bytes]
 
 GROUPS_AT_MOST = 64
-READ_BYTES = 16 << 20  # neighbours are read together until they have so many
 HELD_BYTES = 16 << 20  # so much of a unit's slices is held before it is written
 SLICE = np.dtype([("bucket", "<i8"), ("offset", "<i8"), ("length", "<i8")])  # where a slice lies
 # the unit's place in the order of units, offset and number of the places of its slices; the names of both files follow
@@ -110,54 +109,40 @@ def elements(path: str, order: int, index: str, where: Sequence[int], groups: Gr
             yield group, _HEAD.pack(order, where[0] + begin * SLICE.itemsize, end - begin) + names
 
 
-class _FromUnit:
-    """The slices that one unit handed on."""
-
-    def __init__(self, value: bytes):
-        self.order, *self._where = _HEAD.unpack_from(value)
-        self._path, self._index = value[_HEAD.size :].decode().split("\0")
-
-    @cached_property
-    def _places(self) -> dict[int, list[tuple[int, int]]]:
-        """Offset and length of the slices of each bucket.
-
-        They are read when the group is worked on: those of all groups are too many for one process.
-        """
-        slices = slices_of(self._index, self._where)
-        places: dict[int, list[tuple[int, int]]] = {}
-        for bucket, offset, length in slices.tolist():
-            places.setdefault(bucket, []).append((offset, length))
-        return places
-
-    def size(self, bucket: int) -> int:
-        """How many bytes a bucket has."""
-        return sum(length for _, length in self._places.get(bucket, ()))
-
-    def slices(self, buckets: Sequence[int]) -> Iterator[tuple[int, bytes]]:
-        """Yields (bucket, slice) for these buckets, in the order of bucket and writing."""
-        places = [(bucket, *place) for bucket in buckets for place in self._places.get(bucket, ())]
-        if not places:
-            return
-        buckets_at, offsets, lengths = zip(*places, strict=True)
-        data = _read(self._path, offsets, lengths)
-        for bucket, length, part in zip(buckets_at, lengths, data, strict=True):
-            yield bucket, _whole(self._path, part, length)
-
-
 class Spilled:
     """The slices that all units handed on for one group; `values` of its elements come in any order."""
 
     def __init__(self, values: Iterable[bytes]):
-        self._units = sorted((_FromUnit(value) for value in values if value), key=lambda unit: unit.order)
+        self._values = sorted(filter(None, values), key=lambda value: _HEAD.unpack_from(value)[0])
+
+    @cached_property
+    def _units(self) -> list[tuple[str, dict[int, list[tuple[int, int]]]]]:
+        """Of each unit, in order, its spill file, and offset and length of the slices of each bucket.
+
+        They are read when the group is worked on: those of all groups are too many for one process.
+        """
+        units = []
+        for value in self._values:
+            _, *where = _HEAD.unpack_from(value)
+            path, index = value[_HEAD.size :].decode().split("\0")
+            places: dict[int, list[tuple[int, int]]] = {}
+            for bucket, offset, length in slices_of(index, where).tolist():
+                places.setdefault(bucket, []).append((offset, length))
+            units.append((path, places))
+        return units
 
     def slices(self, buckets: Sequence[int]) -> Iterator[tuple[int, bytes]]:
         """Yields (bucket, slice) for these buckets, in the order of units and, within one, of bucket and writing."""
-        for unit in self._units:
-            yield from unit.slices(buckets)
+        for path, places in self._units:
+            of_buckets = [(bucket, place) for bucket in buckets for place in places.get(bucket, ())]
+            if of_buckets:  # an empty range opens no file
+                parts = storage.read_ranges(path, [place for _, place in of_buckets])
+                for (bucket, (_, length)), part in zip(of_buckets, parts, strict=True):
+                    yield bucket, _whole(path, part, length)
 
     def size(self, buckets: Sequence[int]) -> int:
         """How many bytes these buckets have."""
-        return sum(unit.size(bucket) for unit in self._units for bucket in buckets)
+        return sum(length for _, places in self._units for each in buckets for _, length in places.get(each, ()))
 
     def arrays(self, buckets: Sequence[int], dtype: Any = np.uint64) -> list[npt.NDArray[Any]]:
         """All slices of each bucket as one array of this dtype, in the same order."""
@@ -194,23 +179,6 @@ class MergePartitions(beam.PTransform[Any, Any]):
             unit = Unit(name=f"{partition:05d}")
             map_unit(self._run, self._marks, unit, lambda run, _, p=partition: self._do(run, p, spilled))
             yield partition
-
-
-def _read(path: str, offsets: Sequence[int], lengths: Sequence[int]) -> Iterator[bytes]:
-    """Yields the slices at these places; neighbours in the file are read at once, as far as they are small."""
-    stretches: list[tuple[int, list[int]]] = []  # offset, lengths
-    end = -1
-    for offset, length in zip(offsets, lengths, strict=True):
-        if offset != end or end - stretches[-1][0] >= READ_BYTES:
-            stretches.append((offset, []))
-        stretches[-1][1].append(length)
-        end = offset + length
-    ranges = [(offset, sum(of_stretch)) for offset, of_stretch in stretches]
-    for data, (_, of_stretch) in zip(storage.read_ranges(path, ranges), stretches, strict=True):
-        at = 0
-        for length in of_stretch:
-            yield data[at : at + length]
-            at += length
 
 
 def _whole(path: str, data: bytes, length: int) -> bytes:

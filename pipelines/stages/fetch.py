@@ -92,28 +92,6 @@ def seconds(run: Run, units: Sequence[FetchUnit]) -> float:
     return SECONDS_PER_IMAGE * sum(unit["images"] for unit in units) if is_ours else 0.0
 
 
-def requests_ahead(run: Run) -> str:
-    """A sentence on the images that are taken over, and those that the web will be asked for; empty of a first try."""
-    if run.config.fetch.source != "web" or not (fetched_before(run) or journal.names(run.work(FETCHED.step))):
-        return ""
-    finished, taken, to_request = {*run.finished(FETCHED.step)}, 0, 0
-    for unit in plan(run):
-        if unit["name"] in finished:
-            taken += unit["images"]
-            continue
-        rows = image_tables.survivors(run, unit)
-        firsts, image_of = images_of(rows)
-        of_images = rows.take(firsts)
-        from_web = {*np.flatnonzero(~_in_hand(run, of_images)).tolist()}
-        from_web -= _excluded(run, rows, of_images, image_of).keys()
-        image_ids: list[Any] = identity.hexed(arrays.ids_of(of_images["image_id"])).to_pylist()
-        stem = run.work(FETCHED.step, unit["name"])
-        known = len(journal.known(run, stem, image_ids, from_web, partial(_journal_grounds, run)))
-        taken, to_request = taken + known, to_request + len(from_web) - known
-    ends = "came or failed before and are" if taken != 1 else "came or failed before and is"
-    return f"fetch: {taken:,} image{'s' * (taken != 1)} {ends} taken over, {to_request:,} to ask for"
-
-
 def fetch(run: Run, unit: FetchUnit) -> FetchFacts:
     """Fetch and judge the images of a unit; all bytes go to its blob, rows that pass to its table."""
     rows = image_tables.survivors(run, unit)

@@ -215,14 +215,6 @@ def adopt(run: Run, stem: str, image_ids: Sequence[str], from_web: Collection[in
         write(stem, own if is_measured else JournalGrounds(own.requests, _OTHER), outcomes)
 
 
-def known(run: Run, stem: str, image_ids: Sequence[str], from_web: Collection[int], grounds: _GroundsOf) -> set[int]:
-    """The numbers of the images of a unit that nobody will be asked for; arguments as of `adopt`."""
-    own = read(stem)
-    if own.grounds is not None:
-        return {*own.outcomes} & {*from_web} if own.grounds.requests == grounds(image_ids).requests else set()
-    return {number for _, _, part in _fetched(run, image_ids, from_web, grounds) for number in part}
-
-
 def _fetched(
     run: Run, image_ids: Sequence[str], from_web: Collection[int], grounds: _GroundsOf
 ) -> Iterator[tuple[str, str, dict[int, Outcome]]]:

@@ -11,8 +11,6 @@ import time
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext, suppress
-from copy import deepcopy
-from dataclasses import dataclass, field
 from typing import Any, cast
 
 import orjson
@@ -116,10 +114,8 @@ def _stats(path: str) -> dict[str, Any]:
 def statistics(outcomes: Mapping[int, Outcome], urls: Sequence[str | None]) -> dict[str, Any]:
     """The counts of img2dataset (without times), then images of the unit, bytes in hand, and the worst hosts."""
     statuses = Counter(map(status_of, outcomes.values()))
-    hosts = Counter(
-        one_url.host_of(urls[number] or "") for number, outcome in outcomes.items() if outcome.reason is not None
-    )
-    failed = sum(hosts.values())
+    failures = [number for number, outcome in outcomes.items() if outcome.reason is not None]
+    hosts, failed = Counter(one_url.host_of(urls[number] or "") for number in failures), len(failures)
     return {
         "count": len(outcomes),
         "successes": statuses["success"],
@@ -146,34 +142,15 @@ def status_of(outcome: Outcome) -> str:
 # Progress -------------------------------------------------------------------------------------------------------------
 
 
-@dataclass
-class _Totals:
-    """Totals over units: numbers as statistics name them, images by status, and failures of each unit's worst hosts."""
-
-    numbers: Counter[str] = field(default_factory=Counter)
-    statuses: Counter[str] = field(default_factory=Counter)
-    hosts: Counter[str] = field(default_factory=Counter)
-
-    def add(self, stats: Mapping[str, Any]) -> None:
-        """Adds the statistics of a unit; logs of others may lack some."""
-        numbers = ("responses", "count", "failed_to_download", "failed_to_resize", "bytes")
-        self.numbers.update({name: stats.get(name, 0) for name in numbers})
-        self.statuses.update(stats.get("status_dict", {}))
-        self.hosts.update(stats.get("hosts", {}))
-        if len(self.hosts) > 2 * HOSTS_COUNTED:
-            self.hosts = Counter(dict(self.hosts.most_common(HOSTS_COUNTED)))
-
-
 class WebWatch(progress.Watch):
     """Counts images instead of units, for a unit waits long for its last images."""
 
     def __init__(self, run: Run, step: str, units: Sequence[Unit], console: Console):
         super().__init__(run, step, units, console)
         self._images = sum(cast(FetchUnit, unit)["images"] for unit in units)
-        self._under_way, self._of_finished = {unit["name"] for unit in units}, _Totals()
-        self._statistics: dict[str, tuple[storage.Stamp, dict[str, Any]]] = {}  # of units under way
-        # also images that were asked for again or forgotten
-        self._before_this = self._totals().numbers["responses"]
+        self._under_way = {unit["name"] for unit in units}
+        self._of_finished = Counter[str](), Counter[str]()
+        self._before_this = self._totals()[0]["responses"]  # also of images that were asked for again or forgotten
         if line := addresses.unused_proxies():
             console.print(line, style="yellow", soft_wrap=True)
 
@@ -189,8 +166,9 @@ class WebWatch(progress.Watch):
         with Live(Group(bar, below), console=self._console) if is_bar else nullcontext():
             while not is_over:
                 is_over = self.stop.wait(min(SECONDS_BETWEEN_LOOKS, progress.LINE_EVERY_S))
-                ended, images_per_s, outcomes, left = self._update()
-                speed = f"{images_per_s:,.0f} images/s"
+                content, outcomes = self._update()
+                ended, left = content["ended"], content["seconds_left"]
+                speed = f"{content['images_per_s']:,.0f} images/s"
                 if is_bar:
                     bar.update(task, completed=ended, speed=speed)
                     below.plain = outcomes
@@ -198,59 +176,55 @@ class WebWatch(progress.Watch):
                     end = "time left unknown" if left is None else f"about {left} s left"
                     if is_over:
                         end = f"{time.monotonic() - self._begin:.1f} s"
-                    units = f"{self._name}: {len(self._finished())} of {len(self._rows)} units"
+                    units = f"{self._name}: {content['units_finished']} of {len(self._rows)} units"
                     line = f"{units}, {ended:,} of {self._images:,} images, {speed}, {outcomes}, {end}"
                     self._console.print(line, soft_wrap=True)
                     line_at += progress.LINE_EVERY_S
 
-    def _totals(self) -> _Totals:
-        """Adds up the statistics of the units, which are rewritten as they go: those of the files that changed."""
-        folder, names = self._run.path("log", "fetch"), list[str]()
+    def _totals(self) -> tuple[Counter[str], Counter[str]]:
+        """Adds up numbers and images by status, and failures of hosts, of all units; a finished one is read once."""
+        folder, names, of_others = self._run.path("log", "fetch"), list[str](), (Counter[str](), Counter[str]())
         with suppress(OSError, AltalignError):
             names = storage.names(folder, "_stats.json")
         for unit in self._under_way.intersection(name.removesuffix("_stats.json") for name in names):
             with suppress(OSError, AltalignError):  # another process changes it: a log is no reason to stop
-                path = storage.join(folder, f"{unit}_stats.json")
-                stamp = storage.stamp(path)
-                if unit in self._statistics and self._statistics[unit][0] == stamp:
-                    continue
-                stats = storage.read_json(path)
-                self._statistics[unit] = stamp, stats
-                if stats.get("count") == stats.get("images"):
-                    self._under_way.remove(unit)
-                    self._of_finished.add(self._statistics.pop(unit)[1])
-        totals = deepcopy(self._of_finished)
-        for _, stats in self._statistics.values():
-            totals.add(stats)
-        return totals
+                stats = storage.read_json(storage.join(folder, f"{unit}_stats.json"))
+                is_over = stats.get("count") == stats.get("images")
+                counts = {name: value for name, value in stats.items() if isinstance(value, int)}
+                totals, hosts = self._of_finished if is_over else of_others
+                totals.update(counts | stats.get("status_dict", {}))
+                hosts.update(stats.get("hosts", {}))
+                self._under_way -= {unit} if is_over else set()
+        totals, hosts = self._of_finished
+        if len(hosts) > 2 * HOSTS_COUNTED:
+            self._of_finished = totals, Counter(dict(hosts.most_common(HOSTS_COUNTED)))
+        return totals + of_others[0], hosts + of_others[1]
 
-    def _update(self) -> tuple[int, float, str, int | None]:
-        """Writes `progress.json`; returns images that ended, images a second, what became of them, and seconds left."""
-        totals, seconds = self._totals(), time.monotonic() - self._begin
-        numbers, ended = totals.numbers, totals.numbers["count"]
-        speed = (numbers["responses"] - self._before_this) / max(1e-3, seconds)
-        left = round((self._images - ended) / speed) if speed else None
-        fetched = ended - numbers["failed_to_download"]
+    def _update(self) -> tuple[dict[str, Any], str]:
+        """Writes `progress.json`; returns what it says, and a line on what became of the images."""
+        (totals, hosts), seconds = self._totals(), time.monotonic() - self._begin
+        ended, fetched = totals["count"], totals["count"] - totals["failed_to_download"]
+        speed = (totals["responses"] - self._before_this) / max(1e-3, seconds)
         # why images could not be fetched, the most frequent reason first
-        reasons = {status: number for status, number in totals.statuses.most_common() if status.startswith("http_")}
-        content = {
+        reasons = {name: number for name, number in totals.most_common() if name.startswith("http_")}
+        content: dict[str, Any] = {
             "updated": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
             "units": len(self._rows),
             "units_finished": len(self._finished()),
             "images": self._images,
             "ended": ended,
             "fetched": fetched,
-            "no_images": numbers["failed_to_resize"],
-            "bytes": numbers["bytes"],
+            "no_images": totals["failed_to_resize"],
+            "bytes": totals["bytes"],
             "seconds": round(seconds, 1),
             "images_per_s": round(speed, 1),
-            "seconds_left": left,
+            "seconds_left": round((self._images - ended) / speed) if speed else None,
             "reasons": reasons,
-            "hosts": dict(totals.hosts.most_common(HOSTS_AT_MOST)),
+            "hosts": dict(hosts.most_common(HOSTS_AT_MOST)),
         }
         with suppress(OSError, AltalignError):  # a full disk is reported by what writes the data
             storage.write_json(self._run.path("log", "fetch", "progress.json"), content)
-        outcomes = [f"{fetched / max(1, ended):.1%} fetched", f"{numbers['bytes'] / 1e6:,.1f} MB"]
+        outcomes = [f"{fetched / max(1, ended):.1%} fetched", f"{totals['bytes'] / 1e6:,.1f} MB"]
         outcomes += [f"{status} {number:,}" for status, number in list(reasons.items())[:4]]
-        worst = ", ".join(f"{shown(host)} {number:,}" for host, number in totals.hosts.most_common(3))
-        return ended, speed, ", ".join([*outcomes, *([f"most failures: {worst}"] if worst else [])]), left
+        worst = ", ".join(f"{shown(host)} {number:,}" for host, number in hosts.most_common(3))
+        return content, ", ".join(outcomes + ([f"most failures: {worst}"] if worst else []))

@@ -8,9 +8,7 @@ test-clusters-all` one in every step, too.
 
 import os
 import re
-import signal
 import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -18,7 +16,6 @@ import pytest
 
 from tests.end_to_end import blows, clusters
 from tests.end_to_end.clusters import Cluster, of_environment, wait_for
-from tests.object_stores.servers import free_port
 from tests.support.curations import Finished, altalign, command, environ, listed, tree
 
 pytestmark = pytest.mark.cluster
@@ -177,50 +174,3 @@ def test_a_python_worker_of_the_only_executor_killed_changes_no_byte(
 
 
 # Clusters on which no run can end well --------------------------------------------------------------------------------
-
-
-# The command, but that it does not wait so long.
-_IMPATIENT = """
-import logging, sys
-logging.getLogger().setLevel(logging.CRITICAL)  # as the command does before it imports Beam
-from altalign.pipelines.engine import jobs
-from altalign.cli import main
-jobs.WORKER_BEGINS_WITHIN_S = 15.0
-sys.exit(main(sys.argv[1:]))
-"""
-
-
-def test_a_pool_of_workers_that_is_not_there_ends_the_run_in_one_line(
-    embedded: Finished, tmp_path: Path, cluster: Cluster, struck_at: Path
-) -> None:
-    folder = embedded.input_in(tmp_path)
-    (folder / "temp").mkdir()
-    flags = [flag for flag in cluster.flags if not flag.startswith("--environment_config")]
-    wanted = [
-        "curate",
-        "config.toml",
-        "--set",
-        f"engine.runner={cluster.runner}",
-        "--",
-        *flags,
-        f"--environment_config=127.0.0.1:{free_port()}",
-    ]
-    environment = environ({"TMPDIR": str(folder / "temp"), "SPARK_LOCAL_IP": "127.0.0.1"})
-    with subprocess.Popen(
-        [sys.executable, "-c", _IMPATIENT, *wanted], cwd=folder, env=environment, stderr=subprocess.PIPE, text=True
-    ) as run:
-        try:
-            _, said = run.communicate(timeout=TAKES_AT_MOST_S)
-        finally:
-            run.send_signal(signal.SIGKILL)
-    assert run.returncode == 1, said
-    *progress, line = said.splitlines()
-    assert [more for more in progress if not more.startswith("extract: 0 of 3 units")] == []
-    assert re.fullmatch(
-        (
-            r"altalign: run: no worker has begun within 15 s; look whether \w+ has free machines, .*; run/log has what "
-            r"the job server said"
-        ),
-        line,
-    )
-    assert list((folder / "temp").iterdir()) == []

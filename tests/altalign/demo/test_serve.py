@@ -76,11 +76,6 @@ def test_what_was_gone_is_gone_and_what_is_unknown_is_not_found(port: int) -> No
     assert _get(port, "/nowhere.example/")[0].status == 404
 
 
-def test_head_has_no_body(port: int) -> None:
-    response, data = _get(port, "/a.example/photo?id=1&size=large", "HEAD")
-    assert (response.status, response.headers["Content-Length"], data) == (200, "7", b"")
-
-
 def test_a_folder_without_a_demo_web_is_refused(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="no demo web there"):
         serve.server(tmp_path)
