@@ -284,8 +284,8 @@ def _write(grown: Grown, parent: Parent, lineage: dict[str, Any]) -> None:
             return copy_shards.copied(grown.path("shards"), shard.name, [[part]])
         name = f"{shard.name}.parquet"
         storage.link(parent.path("shards", name), grown.path("shards", name))
-        size = storage.stamp(grown.path("shards", name)).size
-        return remove.as_it_is(shard, size, remove.source_bytes(parent, shard))
+        size, of_sources = storage.stamp(grown.path("shards", name)).size, remove.source_bytes(parent, shard)
+        return ShardFacts(shard.rows, shard.bytes, of_sources, shard.sha256, size, shard.parquet_sha256, 0, "", "")
 
     left = [shard for shard in parent.shards if stay[shard.name].any()]
     made = in_threads(old, left, copy_shards.at_once(grown.folder))
@@ -309,16 +309,16 @@ def _compared(run: Run, parent: Parent) -> tuple[Mapping[str, Mask], Mapping[str
     Returns by shard which rows stay; by fetch unit the numbers of its kept rows that have no place yet; and how many
     images the pool keeps.
     """
-    ends = dict[str, tuple[str, str]]()  # the first and the last image
+    ends = dict[Shard, tuple[str, str]]()  # the first and the last image
     for shard in parent.shards:
-        ids = parent.sidecar(shard.name, ["image_id"])["image_id"]
-        ends[shard.name] = str(ids[0]), str(ids[-1])
+        ids = parent.samples(shard, ["image_id"])["image_id"]
+        ends[shard] = str(ids[0]), str(ids[-1])
     stay = {shard.name: np.zeros(shard.rows, bool) for shard in parent.shards}
     fresh, images = dict[str, Numbers](), 0
 
     @lru_cache(maxsize=_AT_ONCE)
-    def sidecar(name: str) -> pa.Table:
-        return parent.sidecar(name).select(_COMPARED).combine_chunks()
+    def samples(shard: Shard) -> pa.Table:
+        return parent.samples(shard).select(_COMPARED).combine_chunks()
 
     for name, facts in run.all_facts(DECONTAMINATED):
         if not facts.kept:
@@ -330,9 +330,9 @@ def _compared(run: Run, parent: Parent) -> tuple[Mapping[str, Mask], Mapping[str
         is_fresh = np.ones(len(rows), bool)
         for shard, (begin, end) in ends.items():
             if begin <= last and first <= end:
-                here, in_shard = parquet.same_rows(rows, sidecar(shard), by="key")
+                here, in_shard = parquet.same_rows(rows, samples(shard), by="key")
                 is_fresh[here] = False
-                stay[shard][in_shard] = True
+                stay[shard.name][in_shard] = True
         if is_fresh.any():
             fresh[name] = np.flatnonzero(is_fresh)
     return stay, fresh, images
@@ -360,7 +360,8 @@ def _switch(before: Run, parent: Parent, grown: Run, now: Parent) -> str:
         if shard.name not in after:
             stay[shard.name] = shard, np.zeros(0, np.int64)
         elif after[shard.name].sha256 != shard.sha256:
-            keys, left = (parquet.values(run.sidecar(shard.name, ["key"]), "key") for run in (parent, now))
+            of_both = (parent, shard), (now, after[shard.name])
+            keys, left = (parquet.values(run.samples(of, ["key"]), "key") for run, of in of_both)
             stay[shard.name] = shard, np.flatnonzero(np.isin(keys, left))
     deleted = [*_GO, *(old.keys() - new.keys()), *(here - logs), *copy_scores.change_scores(change, after, stay)]
     keeps_work = grown.config.run.keep_work and storage.kind(grown.work()) == "folder"

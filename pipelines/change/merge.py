@@ -58,7 +58,7 @@ def merge(runs: Sequence[Parent], config: CurateConfig, flags: list[str]) -> int
     runs, not_known = tuple(runs), list(_not_known(runs))
     merged = Run(config.run.folder, reconciled(config, runs), ())
     making = Making("merge", {"not_known": not_known}, runs, partial(_choose, runs), prepare=partial(_find, runs))
-    made, out = make(making, merged, flags), 0
+    made = make(making, merged, flags)
     if len(runs) > 1 and storage.exists(path := made.path(REMOVED_FILE)):  # what was removed from any of them
         with storage.locked(made.folder), own_files(made.folder):
             parent = parents.opened(made.folder, made.config)
@@ -66,9 +66,8 @@ def merge(runs: Sequence[Parent], config: CurateConfig, flags: list[str]) -> int
             if len(removal.rows):
                 because = "refused by altalign merge"
                 remove.remove(made, parent, removal, by="", because=because, lineage=making.lineage)
-            out = removal.pairs
-    if out:
-        terminal.stderr().print(f"{many(out, 'pair')} that one run has removed and another had: left out")
+                left_out = f"{many(removal.pairs, 'pair')} that one run has removed and another had: left out"
+                terminal.stderr().print(left_out)
     code = curate.show(made)
     for line in not_known:
         terminal.stderr().print(shown(line), style="yellow", soft_wrap=True)
@@ -197,7 +196,7 @@ def _find(runs: tuple[Parent, ...], run: Run) -> None:
 
 
 def _rows(run: Parent, *columns: str) -> Iterator[pa.Table]:
-    return (run.sidecar(shard.name, columns) for shard in run.shards)
+    return (run.samples(shard, columns) for shard in run.shards)
 
 
 def _dropped(run: Parent, stage: Stage, *columns: str) -> Iterator[pa.Table]:

@@ -201,12 +201,10 @@ def remove(
     """
     change = Change(run.folder, durable=run.config.run.durable)
     stay = {each.shard.name: (each.shard, _others(each)) for each in removal.in_shards}
-    shards: dict[str, ShardFacts] = {shard.name: as_it_is(shard) for shard in parent.shards}
-    shards |= {name: facts for name, facts in _shards(change, parent, stay).items() if facts}
-    deleted = [
-        f"shards/{name}.{end}" for name, (_, left) in stay.items() if not len(left) for end in ("tar", "parquet")
-    ]
-    shards = {name: facts for name, facts in shards.items() if name not in stay or len(stay[name][1])}
+    emptied = [name for name, (_, left) in stay.items() if not len(left)]
+    shards: dict[str, ShardFacts | Shard] = {each.name: each for each in parent.shards if each.name not in emptied}
+    shards |= _shards(change, parent, stay)
+    deleted = [f"shards/{name}.{end}" for name in emptied for end in ("tar", "parquet")]
     deleted += _GO if removal.forgets_work else ()
     # not to be found afterwards: the request, and the keys of all pairs that went
     keys = frozenset(filter(None, parquet.values(removal.rows, "key")))
@@ -251,12 +249,15 @@ def _shards(change: Change, parent: Parent, stay: Mapping[str, tuple[Shard, Numb
     return anew
 
 
-def _write_funnel(run: Run, change: Change, parent: Parent, removal: Removal, shards: Mapping[str, ShardFacts]) -> None:
+def _write_funnel(
+    run: Run, change: Change, parent: Parent, removal: Removal, shards: Mapping[str, ShardFacts | Shard]
+) -> None:
     """Write `audit/funnel.parquet` with what is in the shards then."""
-    size, less = sum(facts.bytes for facts in shards.values()), Counter[str]()
+    size, less = sum(shard.bytes for shard in shards.values()), Counter[str]()
     for each in removal.in_shards:
         less.update(source_bytes(parent, each.shard))
-        less.subtract(shards[each.shard.name].source_bytes if each.shard.name in shards else {})
+        if isinstance(anew := shards.get(each.shard.name), ShardFacts):
+            less.subtract(anew.source_bytes)
     rows = parquet.read_table(run.path(FUNNEL.path)).to_pylist()
     for row in rows:
         if row["step"] == "shards":
@@ -269,15 +270,9 @@ def _others(each: InShard) -> Numbers:
     return np.setdiff1d(np.arange(each.shard.rows, dtype=np.int64), each.numbers, assume_unique=True)
 
 
-def as_it_is(shard: Shard, parquet_bytes: int = 0, source_bytes: Mapping[str, int] | None = None) -> ShardFacts:
-    """What the manifest says of a shard that is not touched."""
-    sources = dict(source_bytes or {})
-    return ShardFacts(shard.rows, shard.bytes, sources, shard.sha256, parquet_bytes, shard.parquet_sha256, 0, "", "")
-
-
 def source_bytes(parent: Parent, shard: Shard) -> Mapping[str, int]:
     """The bytes that the samples of each source have in a tar: from the header of an image to that of the next."""
-    return shard_files.source_bytes(parent.sidecar(shard.name, ["source", "tar_offset"]), shard.bytes)
+    return shard_files.source_bytes(parent.samples(shard, ["source", "tar_offset"]), shard.bytes)
 
 
 def _counts(parent: Parent, removal: Removal) -> tuple[Counts, FailedCounts]:

@@ -112,19 +112,20 @@ def _check_folder(run: Run, parents: Sequence[str], grounds: Grounds) -> None:
             raise UsageError(f"{run.folder}: inside {parent}, or around it; give a folder apart from the run's")
     reopen.check_folder(run)
     stages = storage.read_json(run.path("run.json")).get("stages", {})
-    if stages and (Stage.SELECT.value not in stages or len(stages) > 1):
-        raise UsageError(f"{run.folder}: holds a run of its own; give another folder")
-    if stages.get(Stage.SELECT.value, {}).get("digest") not in (None, grounds.digest):
-        raise UsageError(
-            f"{run.folder}: holds a run that was made of other runs, or with other settings; give another folder, or "
-            "delete this one"
-        )
+    if stages and (stages.keys() != {Stage.SELECT.value} or stages[Stage.SELECT.value]["digest"] != grounds.digest):
+        what = "holds a run of its own, or one that was made of other runs or with other settings"
+        raise UsageError(f"{run.folder}: {what}; give another folder, or delete this one")
 
 
 def _make(making: Making, run: Run, grounds: Grounds, pipeline_options: Any) -> None:
     parents = making.parents
     choosing = curate.each(CHOSEN, partial(plan_of, parents), making.choose)
-    writing = curate.each(WRITTEN, partial(_plan_shards, parents), partial(_write, parents), seconds=_seconds)
+    writing = curate.each(
+        WRITTEN,
+        partial(_plan_shards, parents),
+        partial(_write, parents),
+        seconds=lambda _, units: copy_shards.SECONDS_PER_SAMPLE * sum(unit["rows"] for unit in units),
+    )
     with (
         storage.temporary(run.work("temporary")),
         started(run, pipeline_options),
@@ -202,10 +203,6 @@ def _plan_shards(parents: tuple[Parent, ...], run: Run) -> list[ShardUnit]:
 def _sequence_of(parents: Sequence[Parent], name: str) -> tuple[int, int]:
     """The numbers of the run and the generation that a unit is of: its samples are in one order."""
     return int(name.partition("-")[0]), generations.number_of(of_unit(parents, name)[1].name)
-
-
-def _seconds(_run: Run, shards: Sequence[ShardUnit]) -> float:
-    return copy_shards.SECONDS_PER_SAMPLE * sum(shard["rows"] for shard in shards)
 
 
 def _write(parents: tuple[Parent, ...], run: Run, unit: ShardUnit) -> ShardFacts:

@@ -44,14 +44,13 @@ class Parent:
         """A path inside the run."""
         return storage.join(self.folder, *parts)
 
-    def sidecar(self, shard: str, columns: Sequence[str] | None = None) -> pa.Table:
-        """The side-car of a shard, or some of its columns."""
-        return parquet.read_table(self.path("shards", f"{shard}.parquet"), columns)
-
     def samples(self, shard: Shard, columns: Sequence[str] | None = None) -> pa.Table:
-        """The same; UnreadableError where it has not as many rows as the manifest says."""
-        if len(rows := self.sidecar(shard.name, columns)) != shard.rows:
-            path = self.path("shards", f"{shard.name}.parquet")
+        """The side-car of a shard, or some of its columns.
+
+        UnreadableError: it has not as many rows as the manifest says.
+        """
+        path = self.path("shards", f"{shard.name}.parquet")
+        if len(rows := parquet.read_table(path, columns)) != shard.rows:
             raise UnreadableError(f"{path}: has {len(rows):,} rows, where the manifest says {shard.rows:,}")
         return rows
 

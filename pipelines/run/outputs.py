@@ -20,7 +20,7 @@ from altalign.pipelines import card as dataset_card
 from altalign.pipelines.card import CardFacts
 from altalign.pipelines.run import image_tables, shard_tables, text_tables
 from altalign.pipelines.run.image_tables import DECONTAMINATED, FETCHED, FOUND_FACTS
-from altalign.pipelines.run.shard_tables import COUNTS_OF_RUN, LIST_OF_FILES, SUMMARY, ShardFacts
+from altalign.pipelines.run.shard_tables import COUNTS_OF_RUN, LIST_OF_FILES, SUMMARY
 from altalign.pipelines.run.text_tables import EXTRACTED, GROUPED, JUDGED
 from altalign.pipelines.run.units import Run, Table
 from altalign.storage import Written, parquet
@@ -104,7 +104,7 @@ def counted_stages(run: Run, *, and_now: str = "") -> list[Stage]:
 
 def write_totals(
     run: Run,
-    shards: Mapping[str, ShardFacts],
+    shards: Mapping[str, Any],
     counts: Counts,
     failed: FailedCounts,
     *,
@@ -129,7 +129,7 @@ def write_totals(
 
 def write_manifest(
     run: Run,
-    shards: Mapping[str, ShardFacts],
+    shards: Mapping[str, Any],
     files: Mapping[str, Written],
     facts: CardFacts,
     block: storage.Block,
