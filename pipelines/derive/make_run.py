@@ -229,8 +229,8 @@ def _copy_files(parents: Sequence[Parent], run: Run) -> dict[str, Written]:
         with storage.noted() as block:
             if not storage.exists(source):
                 raise UnreadableError(f"{source}: it is not there")
-            with storage.open_read(source) as file, storage.write(run.path(*name.split("/"))) as copied:
-                shutil.copyfileobj(file, copied, 1 << 20)
+            with storage.open_read(source) as original, storage.write(run.path(*name.split("/"))) as copied:
+                shutil.copyfileobj(original, copied, 1 << 20)
         (written,) = block.files.values()
         assert written is not None
         return written
