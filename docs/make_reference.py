@@ -55,7 +55,7 @@ GIVEN_BY = {
     DropReason.NEAR_DUPLICATE_IN_POOL: "pipelines/stages/decontaminate.py: _dropped",
     DropReason.REMOVED: "pipelines/change/remove.py: remove",
     DropReason.OUT_OF_BALANCE: "pipelines/derive/balance.py: verdict",
-    DropReason.NOT_LISTED: "pipelines/derive/subset.py: choose_listed",
+    DropReason.NOT_LISTED: "pipelines/derive/select.py: choose_listed",
 }
 
 # Schemas by the heading of their files, and the columns that another heading describes.

@@ -3,6 +3,7 @@
 import pyarrow as pa
 
 from altalign.data.stages import STAGES
+from altalign.pipelines.run.outputs import written_by
 from altalign.pipelines.run.units import Table
 from altalign.pipelines.stages import decontaminate, extract, fetch, judge, tables, write
 
@@ -14,15 +15,15 @@ def stage_tables() -> dict[str, list[list[str]]]:
     handed_on = {
         stage: [
             [f"`{table.where}`", _readers(table), table.holds]
-            for table in module.WRITES
+            for table in written_by(stage)
             if table.where.startswith("work/")
         ]
-        for stage, module in DECLARED.items()
+        for stage in STAGES
     }
     captions = [
-        [f"`{stage}`", ", ".join(f"`{table.where}`" for table in module.WRITES if _has_caption(table))]
-        for stage, module in DECLARED.items()
-        if any(map(_has_caption, module.WRITES))
+        [f"`{stage}`", ", ".join(f"`{table.where}`" for table in written_by(stage) if _has_caption(table))]
+        for stage in STAGES
+        if any(map(_has_caption, written_by(stage)))
     ]
     head = ["File", "Read by", "What it holds"]
     return {

@@ -19,7 +19,7 @@ from altalign.pipelines.opening import find, reopen, summary
 from altalign.pipelines.opening.find import find_run
 from altalign.pipelines.opening.reopen import Grounds, recording
 from altalign.pipelines.run import image_tables, marks, outputs, pool, progress, shard_tables, text_tables
-from altalign.pipelines.run.units import F, Facts, Marks, Run, U
+from altalign.pipelines.run.units import F, Marks, Run, U
 from altalign.pipelines.stages import decontaminate, extract, fetch, judge, tables, write
 from altalign.settings.curate import CurateConfig
 
@@ -27,7 +27,7 @@ from altalign.settings.curate import CurateConfig
 class Step(NamedTuple):
     """One Beam pipeline: where its units leave their marks, which units there are, and what is done with them."""
 
-    marks: Marks[Facts]
+    marks: Marks[Any]
     plan: Callable[[Run], Sequence[Any]]
     transform: Callable[[Run], beam.PTransform[Any, Any]]
     watch: Callable[[Run], type[progress.Watch]] = lambda _: progress.Watch

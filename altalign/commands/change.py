@@ -19,7 +19,6 @@ from altalign.commands.audit import after_curation
 from altalign.errors import AltalignError, UsageError
 from altalign.machine import startup
 
-_NEAR = 0.975
 _LISTS = {
     "keys": "keys of pairs, one a line",
     "urls": "URLs of images or of pages",
@@ -122,9 +121,9 @@ def add(argv: Sequence[str]) -> int:
     if arguments.test_set:
         code = finish_anew.add_test_sets(config, flags)
     else:
-        addition = adding.Addition(arguments.input, arguments.like, arguments.fetch_again, is_frozen)
+        again, like = arguments.fetch_again, arguments.like
         try:
-            code = adding.main(config, addition, flags)
+            code = adding.main(config, arguments.input, flags, like=like, is_fetched_again=again, is_frozen=is_frozen)
         except AltalignError as error:  # the settings are those of the run
             raise type(error)(str(error).replace(", or set skip_unreadable = true", "")) from None
     return after_curation(config.run.folder) or code
@@ -177,7 +176,7 @@ def score(argv: Sequence[str]) -> int:
 # select --------------------------------------------------------------------------------------------------------------
 
 _OF_BALANCE = ("balance_limit", "balance_tail", "balance_seed")
-_OF_CONDITIONS = ("where", "top", "balance", "nulls", "keys_only", *_OF_BALANCE)
+_OF_CONDITIONS = ("where", "top", "balance", "nulls", *_OF_BALANCE)
 
 
 def select(argv: Sequence[str]) -> int:
@@ -187,8 +186,6 @@ def select(argv: Sequence[str]) -> int:
     ways = [name for name in ("list", "share", *of_conditions[:1]) if getattr(arguments, name)]
     if len(ways) > 1:
         raise UsageError(f"{' and '.join(map(_flag, ways))}: do not go together; give one of them")
-    if arguments.near is not None and not arguments.share:
-        raise UsageError(f"--near {arguments.near}: belongs to --share; give it too, or leave --near out")
     if arguments.share:
         return _share(arguments, flags)
     if len(arguments.out) > 1:
@@ -200,22 +197,22 @@ def select(argv: Sequence[str]) -> int:
     of_run = config_of_run(arguments.run)
     config = config_in(arguments.run, arguments.out[0], arguments.set)
     startup.place_kernels()
-    from altalign.pipelines.derive import balance, parents, subset
+    from altalign.pipelines.derive import balance, parents
     from altalign.pipelines.derive import select as selecting
     from altalign.pipelines.run.units import Run
 
-    run, is_of_keys = Run(config.run.folder, config, ()), arguments.keys_only
+    run = Run(config.run.folder, config, ())
     if arguments.list:
-        code = subset.subset(parents.opened(of_run.run.folder, of_run), run, arguments.list, flags)
+        code = selecting.subset(parents.opened(of_run.run.folder, of_run), run, arguments.list, flags)
     else:
         of_balance, tops = None, tuple(map(selecting.top, arguments.top))
         if arguments.balance:
             limit, tail, seed = arguments.balance_limit, arguments.balance_tail, arguments.balance_seed
             of_balance = balance.opened(arguments.balance, limit=limit, tail=tail, seed=seed)
         parent = parents.opened(of_run.run.folder, of_run)
-        selection = selecting.Selection(arguments.where, tops, arguments.nulls, of_balance, is_of_keys, parent)
+        selection = selecting.Selection(arguments.where, tops, arguments.nulls, of_balance, parent)
         code = selecting.select(selection, run, flags)
-    return code if is_of_keys else after_curation(config.run.folder) or code
+    return after_curation(config.run.folder) or code
 
 
 def _parser_of_select() -> Parser:
@@ -237,13 +234,10 @@ def _parser_of_select() -> Parser:
     parser.add_argument("--balance-seed", type=int, default=0, metavar="NUMBER", help="of the lots (0)")
     nulls = "what becomes of samples whose value is missing"
     parser.add_argument("--nulls", choices=("drop", "keep"), default="", help=nulls)
-    parser.add_argument("--keys-only", action="store_true", help="write OUT/keys.parquet alone, and no shards")
     lists = "keys, one a line; Parquet with a column key or uid; or DataComp's .npy of uids; repeatable"
     parser.add_repeatable("--list", "FILE", lists)
     share = "shares whose sum is 1, such as 0.99/0.01; an image, its pairs and images near to it stay together"
     parser.add_argument("--share", default="", metavar="SHARE/SHARE…", help=share)
-    near = f"with --share: images nearer than this stay together ({_NEAR})"
-    parser.add_argument("--near", type=float, metavar="COSINE", help=near)
     parser.add_overrides("override a setting of the run")
     return parser
 
@@ -255,22 +249,20 @@ def _share(arguments: argparse.Namespace, flags: list[str]) -> int:
         shares = []
     if len(shares) < 2 or sum(shares) != 1 or min(shares) <= 0:
         raise UsageError(f"--share {arguments.share}: not shares that add up to 1; give two or more, such as 0.99/0.01")
-    near = _NEAR if arguments.near is None else arguments.near
     if len(shares) != len(arguments.out):
         raise UsageError(
             f"--share {arguments.share}: {len(shares)} shares, and {len(arguments.out)} folders; give one each"
         )
-    if not 0 < near <= 1:
-        raise UsageError(f"--near {near}: no cosine; give a number above 0 and at most 1, such as {_NEAR}")
     for one, other in permutations(arguments.out, 2):
         if storage.is_inside(one, other):
             raise UsageError(f"{one}: the same folder as {other}, or inside it; give each share a folder apart")
     config = config_of_run(arguments.run)
     made = [config_in(arguments.run, out, arguments.set) for out in arguments.out]
     startup.place_kernels()
-    from altalign.pipelines.derive import parents, subset
+    from altalign.pipelines.derive import parents
+    from altalign.pipelines.derive import select as selecting
 
-    code = subset.split(parents.opened(config.run.folder, config), made, shares, near, flags)
+    code = selecting.split(parents.opened(config.run.folder, config), made, shares, flags)
     return max(code, *(after_curation(each.run.folder) for each in made))
 
 
@@ -283,29 +275,19 @@ def merge(argv: Sequence[str]) -> int:
         prog="altalign merge",
         description="Make one run of several finished ones, in shards of their own and in one order, without touching "
         "a pixel. Texts on too many images of all runs go, images with too many texts, and of pairs that several runs "
-        "have all but one. Settings that decide a pair have to be the same. Of one run, without --to: its shards are "
-        "written anew as one generation, full and in one order.",
+        "have all but one. Settings that decide a pair have to be the same. Of one run: its samples come as one "
+        "generation, in full shards and one order.",
         epilog=TO_BEAM,
     )
     parser.add_argument("run", metavar="RUN", nargs="+", help="folders of finished runs")
-    parser.add_argument("--to", metavar="OUT", default="", help="folder of the new run, of two runs or more")
+    parser.add_argument("--to", metavar="OUT", required=True, help="folder of the new run")
     arguments, flags = parser.parse(argv)
-    is_one, to = len(arguments.run) == 1, arguments.to
-    if is_one and to:
-        raise UsageError(f"--to {to}: one run becomes no other; give two or more to merge, or leave --to out")
-    if is_one and flags:
-        raise UsageError(f"-- {flags[0]}: the shards of one run are copied in this process; leave flags for Beam out")
-    if not is_one and not to:
-        raise UsageError("several runs make a new one; give its folder, --to OUT")
     configs = [config_of_run(run) for run in arguments.run]
-    made = configs[0] if is_one else config_in(arguments.run[0], to)
+    made = config_in(arguments.run[0], arguments.to)
     startup.place_kernels()
     from altalign.pipelines.change import merge as merging
     from altalign.pipelines.derive import parents
 
-    if is_one:
-        merging.compact(made)
-        return after_curation(made.run.folder)
     runs = [parents.opened(config.run.folder, config) for config in configs]
     code = merging.merge(runs, made, flags)
     return after_curation(made.run.folder) or code

@@ -8,9 +8,9 @@ before leaves the old run, and goes on with `.adding` (ADR 22).
 from collections.abc import Mapping, Sequence, Set
 from contextlib import suppress
 from dataclasses import replace
-from functools import lru_cache, partial
+from functools import lru_cache
 from itertools import takewhile
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -24,7 +24,7 @@ from altalign.errors import UnreadableError, UsageError
 from altalign.machine import interrupts
 from altalign.machine.threads import in_threads
 from altalign.pipelines import curate
-from altalign.pipelines.change import conclude, remove
+from altalign.pipelines.change import remove
 from altalign.pipelines.derive import copy_scores, copy_shards, parents
 from altalign.pipelines.derive.copy_shards import Numbers, Part
 from altalign.pipelines.derive.parents import Parent, Shard
@@ -33,13 +33,13 @@ from altalign.pipelines.images.for_shards import StoredColumns
 from altalign.pipelines.opening import find, reopen
 from altalign.pipelines.opening.find import find_run
 from altalign.pipelines.opening.reopen import recording
-from altalign.pipelines.read import folder as image_folder
 from altalign.pipelines.run import marks as vouched
+from altalign.pipelines.run import shard_files
 from altalign.pipelines.run.image_tables import DECONTAMINATED, FETCHED, TESTS, first_of_each_image, kept_rows
 from altalign.pipelines.run.removal_list import of_run
 from altalign.pipelines.run.shard_tables import ShardFacts, files_of
 from altalign.pipelines.run.text_tables import EXTRACTED
-from altalign.pipelines.run.units import Facts, Grown, InputFile, Marks, Run, has_work
+from altalign.pipelines.run.units import Grown, InputFile, Run, has_work
 from altalign.pipelines.stages import write
 from altalign.settings.curate import OWN_TABLES, CurateConfig
 from altalign.storage import atomic_change, parquet
@@ -57,17 +57,20 @@ _AT_ONCE = 8  # side-cars in memory: a fetch unit lies in a few shards of each g
 Mask = npt.NDArray[np.bool_]  # a row each
 
 
-class Addition(NamedTuple):
-    """What is added: inputs; like which one; whether the web may be asked again; whether the run's tables judge."""
+def main(
+    config: CurateConfig,
+    inputs: Sequence[str],
+    flags: list[str],
+    *,
+    like: str = "",
+    is_fetched_again: bool = False,
+    is_frozen: bool = False,
+) -> int:
+    """Add inputs to a run; returns 1 where nothing is left of the pool, else 0.
 
-    inputs: Sequence[str]
-    like: str
-    is_fetched_again: bool
-    is_frozen: bool = False
-
-
-def main(config: CurateConfig, addition: Addition, flags: list[str]) -> int:
-    """Add input to a run; returns 1 where nothing is left of the pool, else 0."""
+    `like` is the source whose settings they have; `is_fetched_again`: the web may be asked for all again; `is_frozen`:
+    the run's tables judge.
+    """
     folder = config.run.folder
     with own_files(folder):
         parents.opened(folder, config)  # finished, and of these rules
@@ -75,14 +78,14 @@ def main(config: CurateConfig, addition: Addition, flags: list[str]) -> int:
         atomic_change.check_none(folder)
         storage.sweep(folder)
         with own_files(folder):
-            runs = planned(config, addition)
+            parent = parents.opened(folder, config)
+            runs = planned(config, inputs, like, is_frozen=is_frozen)
         if runs is None:
             message = f"{folder}: all of this is in the run already; it stays as it is"
             terminal.stderr().print(shown(message), soft_wrap=True)
             return 0
-        before, grown = runs
-        message = add(before, grown, addition, flags)
-    code = curate.show(Run(folder, grown.config, ()))
+        message = add(parent, *runs, flags, is_fetched_again=is_fetched_again)
+    code = curate.show(Run(folder, runs[1].config, ()))
     terminal.stdout().print(message, highlight=False, soft_wrap=True)
     return code
 
@@ -90,24 +93,24 @@ def main(config: CurateConfig, addition: Addition, flags: list[str]) -> int:
 # The larger run ------------------------------------------------------------------------------------------------------
 
 
-def planned(config: CurateConfig, addition: Addition) -> tuple[Run, Grown] | None:
+def planned(config: CurateConfig, inputs: Sequence[str], like: str, *, is_frozen: bool) -> tuple[Run, Grown] | None:
     """The run as it is and the larger one, with their input files; None where all files are in the run already."""
     folder = config.run.folder
-    before, more = _before(config, {storage.resolved(path) for path in addition.inputs})
+    before, more = _before(config, {storage.resolved(path) for path in inputs})
     in_run = {storage.resolved(_path(file)) for file in before.files}
-    new = [path for path in addition.inputs if storage.resolved(path) not in in_run]
-    grown = _with(before, new, addition.like)
+    new = [path for path in inputs if storage.resolved(path) not in in_run]
+    grown = _with(before, new, like)
     paths = {storage.resolved(path): path for path in map(_path, grown.files[len(before.files) :])}
     left = [path for resolved, path in paths.items() if resolved not in in_run]
     if not (left or more):
         return None
     if len(left) < len(paths):  # files of the run are left out
-        grown = _with(before, left, addition.like)
+        grown = _with(before, left, like)
     values = grown.config.model_dump(mode="json")
     values["run"]["folder"] = inside = storage.join(folder, ADDING, "run")
     tables = before.config.text.tables
     if tables in ("", OWN_TABLES) or storage.resolved(tables) == storage.resolved(before.path("tables")):
-        values["text"]["tables"] = OWN_TABLES if addition.is_frozen else ""  # an exact one counts all anew
+        values["text"]["tables"] = OWN_TABLES if is_frozen else ""  # an exact one counts all anew
     grown_config = CurateConfig.from_values(values, where="--input")
     return before, Grown(inside, grown_config, grown.files, grown.modules, before=folder, more=more)
 
@@ -117,11 +120,21 @@ def _path(file: InputFile) -> str:
 
 
 def _with(before: Run, paths: Sequence[str], like: str) -> Run:
-    """The run with one more input of these paths, where there are some."""
+    """The run with one more input of these paths, if any, and the settings of the input that it is like."""
     if not paths:
         return before
-    values, settings = before.config.model_dump(mode="json"), _like(before, like)
-    values["input"].append({**settings, "name": settings["name"] or settings["kind"], "paths": list(paths)})
+    inputs = before.config.input
+    sources = list(dict.fromkeys(each.source for each in inputs))
+    alike = {each.model_copy(update={"paths": ["-"], "name": each.source}).model_dump_json() for each in inputs}
+    if not like and len(alike) > 1:
+        raise UsageError(
+            f"{before.folder}: has inputs {', '.join(sources)}; say with --like which of them this is like"
+        )
+    if like and like not in sources:
+        raise UsageError(f"--like {like}: the run has no such input (there are: {', '.join(sources)})")
+    settings = next(each for each in inputs if not like or each.source == like)
+    values = before.config.model_dump(mode="json")
+    values["input"].append({**settings.model_dump(mode="json"), "name": settings.source, "paths": list(paths)})
     return find_run(CurateConfig.from_values(values, where="--input"), config_path="--input")
 
 
@@ -130,8 +143,7 @@ def _before(config: CurateConfig, named: Set[str]) -> tuple[Run, tuple[str, ...]
 
     And which of its folders that are `named` hold other files than they did; these are read as they are now.
     """
-    folder = config.run.folder
-    where = storage.join(folder, "config.toml")
+    folder, where = config.run.folder, storage.join(config.run.folder, "config.toml")
     facts: Any = storage.read_sealed(storage.join(folder, "run.json"))
     run = find_run(config, config_path=where)
     recorded: list[str] = facts["stages"][STAGES[0]]["reads"]["files"]
@@ -159,54 +171,19 @@ def _before(config: CurateConfig, named: Set[str]) -> tuple[Run, tuple[str, ...]
     as_numbered = tuple(replace(file, number=files[path]) for path, file in present.items())
     if changed := reopen.changed_file(replace(run, files=as_numbered), facts):
         raise UsageError(f"{folder}: {changed}; put it back as it was, or curate into another folder")
-    if more:
-        _check_images(run)
     return run, tuple(sorted(more))
-
-
-def _check_images(run: Run) -> None:
-    """Refuse folders from which images of the run's pairs have gone."""
-    present, others = dict[str, set[str]](), {each.source for each in run.config.input if each.kind != "folder"}
-    of_folders = {(file.input, file.named): file.part.folder for file in run.files if file.part}
-    for (number, named), folder in of_folders.items():
-        settings = run.config.input[number]
-        if settings.source not in others:
-            present.setdefault(settings.source, set()).update(image_folder.row_names(folder, settings, named))
-    parent = parents.opened(run.folder, run.config)
-    for shard in parent.shards:
-        rows = parent.sidecar(shard.name, ["source", "source_key"])
-        for source, name in zip(*(parquet.values(rows, column) for column in rows.column_names), strict=True):
-            if name not in present.get(source, {name}):
-                raise UsageError(
-                    f"{run.folder}: the image {name} of {source} is gone; put it back under this name, for all "
-                    f"rows are judged again, or `altalign remove` its pair"
-                )
-
-
-def _like(run: Run, name: str) -> dict[str, Any]:
-    """The settings of the input that a new one is like."""
-    sources = list(dict.fromkeys(each.source for each in run.config.input))
-    alike = {
-        each.model_copy(update={"paths": ["-"], "name": each.source}).model_dump_json() for each in run.config.input
-    }
-    if not name and len(alike) > 1:
-        raise UsageError(f"{run.folder}: has inputs {', '.join(sources)}; say with --like which of them this is like")
-    if name and name not in sources:
-        raise UsageError(f"--like {name}: the run has no such input (there are: {', '.join(sources)})")
-    return next(each for each in run.config.input if not name or each.source == name).model_dump(mode="json")
 
 
 # Adding --------------------------------------------------------------------------------------------------------------
 
 
-def add(before: Run, grown: Grown, addition: Addition, flags: list[str]) -> str:
+def add(parent: Parent, before: Run, grown: Grown, flags: list[str], *, is_fetched_again: bool) -> str:
     """Make the larger run, and put it in the place of the other; the caller holds the run's lock.
 
     Returns how many pairs came and went, and what was written, in a line.
     """
-    parent = parents.opened(before.folder, before.config)
     is_whole = before.config.fetch.source != "web" or before.finished(FETCHED.step)
-    if not (is_whole or addition.is_fetched_again):
+    if not (is_whole or is_fetched_again):
         raise UsageError(
             f"{before.folder}: work/ is gone, and with it what came from the web; --fetch-again asks for all images "
             "again, and takes out those that are gone by now"
@@ -218,7 +195,7 @@ def add(before: Run, grown: Grown, addition: Addition, flags: list[str]) -> str:
     atomic_change.settle(grown.folder)
     new = [*grown.more, *dict.fromkeys(map(_path, grown.files[len(before.files) :]))]
     frozen = {"mode": "frozen"} if grown.config.text.tables else {}
-    lineage = conclude.lineage(parent, "add", {"input": new, **frozen})
+    lineage = remove.lineage_of(parent, "add", {"input": new, **frozen})
     if not grown.is_done(STAGES[-1]):
         grounds = reopen.open_run(grown, rerun=None, is_restart=False)
         try:
@@ -228,9 +205,16 @@ def add(before: Run, grown: Grown, addition: Addition, flags: list[str]) -> str:
             raise
         with recording(grown, STAGES[-1], grounds[STAGES[-1]]):
             _write(grown, parent, lineage)
-    if storage.exists(grown.path(REMOVED_FILE)):
-        _refuse(grown, lineage)
-    return _switch(before, parent, grown)
+    now = parents.opened(grown.folder, grown.config)
+    if storage.exists(removed := grown.path(REMOVED_FILE)):  # what was removed before goes again
+        removal = remove.find(now, of_run(removed), near=None)
+        if len(removal.rows):
+            run = Run(grown.folder, grown.config, ())
+            remove.remove(run, now, removal, by="", because=REFUSED, lineage=lineage)
+            now = parents.opened(grown.folder, grown.config)
+        if len(removal.rows) or not grown.config.audit.keep_dropped:
+            storage.delete_units([grown.work()])  # it holds what was removed
+    return _switch(before, parent, grown, now)
 
 
 def _prepare(before: Run, grown: Grown) -> None:
@@ -247,9 +231,10 @@ def _prepare(before: Run, grown: Grown) -> None:
             return
     storage.delete(storage.join(before.folder, ADDING))
     if has_work(before):
-        _take_over(before, grown, TESTS)
         as_before = takewhile(lambda file: _path(file) not in grown.more, grown.files)
-        _take_over(before, grown, EXTRACTED, {file.name for file in as_before})
+        extracted = {file.name for file in as_before}.intersection(before.finished(EXTRACTED.step))
+        _take_over(before, grown, [(TESTS.step, name) for name in before.finished(TESTS.step)])
+        _take_over(before, grown, [(EXTRACTED.step, name) for name in sorted(extracted)])
     for log in storage.files_below(before.path("log", "fetch")):
         storage.write_bytes(grown.path("log", "fetch", storage.name(log)), storage.read_bytes(log))
     if storage.exists(removed := before.path(REMOVED_FILE)):
@@ -258,18 +243,16 @@ def _prepare(before: Run, grown: Grown) -> None:
     storage.write_sealed(path, base, durable=grown.config.run.durable)
 
 
-def _take_over(before: Run, run: Run, marks: Marks[Facts], units: Set[str] | None = None) -> None:
-    """Link the files of units of a step, all or these, then their marks."""
+def _take_over(before: Run, run: Run, units: Sequence[tuple[str, str]]) -> None:
+    """Link the files of units, each of a step, then their marks."""
 
-    def link(name: str) -> None:
-        mark = before.mark(marks.step, name)
-        for path in vouched.named(storage.read_sealed(mark)):
+    def link(unit: tuple[str, str]) -> None:
+        for path in vouched.named(storage.read_sealed(before.mark(*unit))):
             if storage.exists(source := before.path(path)):  # a missing one is made anew
                 storage.link(source, run.path(path))
-        storage.link(mark, run.mark(marks.step, name))
+        storage.link(before.mark(*unit), run.mark(*unit))
 
-    names = (name for name in before.finished(marks.step) if units is None or name in units)
-    for _ in storage.each(link, list(names), place=run.folder):
+    for _ in storage.each(link, units, place=run.folder):
         pass
 
 
@@ -279,17 +262,6 @@ def without_places(rows: pa.Table) -> pa.Table:
     for name in ("stage", "source", "reason"):
         rows = rows.set_column(rows.column_names.index(name), name, pa.nulls(len(rows), pa.string()))
     return rows
-
-
-def _refuse(grown: Run, lineage: dict[str, Any]) -> None:
-    """Take out of the larger run what was removed from the smaller one."""
-    parent = parents.opened(grown.folder, grown.config)
-    removal = remove.find(parent, of_run(grown.path(REMOVED_FILE)), near=None)
-    if len(removal.rows):
-        run = Run(grown.folder, grown.config, ())
-        remove.remove(run, parent, removal, by="", because=REFUSED, lineage=lineage)
-    if len(removal.rows) or not grown.config.audit.keep_dropped:
-        storage.delete_units([grown.work()])  # it holds what was removed
 
 
 # Shards --------------------------------------------------------------------------------------------------------------
@@ -305,18 +277,25 @@ def _write(grown: Grown, parent: Parent, lineage: dict[str, Any]) -> None:
     storage.delete(grown.path("shards"))  # of a command that was killed
     generation = parent.generations + 1
     stay, fresh, images = _compared(grown, parent)
-    old = [shard for shard in parent.shards if stay[shard.name].any()]
-    of_old = in_threads(
-        lambda shard: _old(grown, parent, shard, stay[shard.name]), old, copy_shards.at_once(grown.folder)
-    )
+
+    def old(shard: Shard) -> ShardFacts:
+        if not stay[shard.name].all():
+            part = Part(parent.path("shards"), shard.name, np.flatnonzero(stay[shard.name]))
+            return copy_shards.copied(grown.path("shards"), shard.name, [[part]])
+        name = f"{shard.name}.parquet"
+        storage.link(parent.path("shards", name), grown.path("shards", name))
+        size, of_sources = storage.stamp(grown.path("shards", name)).size, remove.source_bytes(parent, shard)
+        return ShardFacts(shard.rows, shard.bytes, of_sources, shard.sha256, size, shard.parquet_sha256, 0, "", "")
+
+    left = [shard for shard in parent.shards if stay[shard.name].any()]
+    made = in_threads(old, left, copy_shards.at_once(grown.folder))
+    shards = {shard.name: facts for shard, facts in zip(left, made, strict=True)}
     units = [(name, len(numbers)) for name, numbers in fresh.items()]
-    plan = copy_shards.filled(units, grown.config.shards.samples_per_shard)
-    shards = [(shard.name, facts) for shard, facts in zip(old, of_old, strict=True)]
-    for number, slices in enumerate(plan):  # each makes its images in threads
+    for number, slices in enumerate(shard_files.filled(units, grown.config.shards.samples_per_shard)):
         name = generations.named(generation, number)
         parts = ((unit, fresh[unit][begin:end]) for unit, begin, end in slices)
-        shards.append((name, write.write_rows(grown, name, parts)))
-    listed = {path: file for name, facts in shards for path, file in files_of(name, facts)}
+        shards[name] = write.write_rows(grown, name, parts)  # makes its images in threads
+    listed = {path: file for name, facts in shards.items() for path, file in files_of(name, facts)}
     if storage.exists(path := grown.path(REMOVED_FILE)):
         listed[REMOVED_FILE] = listing.digest(path)
     more = {"lineage": lineage, generations.ENTRY: generation}
@@ -330,16 +309,16 @@ def _compared(run: Run, parent: Parent) -> tuple[Mapping[str, Mask], Mapping[str
     Returns by shard which rows stay; by fetch unit the numbers of its kept rows that have no place yet; and how many
     images the pool keeps.
     """
-    ends = dict[str, tuple[str, str]]()  # the first and the last image
+    ends = dict[Shard, tuple[str, str]]()  # the first and the last image
     for shard in parent.shards:
-        ids = parent.sidecar(shard.name, ["image_id"])["image_id"]
-        ends[shard.name] = str(ids[0]), str(ids[-1])
+        ids = parent.samples(shard, ["image_id"])["image_id"]
+        ends[shard] = str(ids[0]), str(ids[-1])
     stay = {shard.name: np.zeros(shard.rows, bool) for shard in parent.shards}
     fresh, images = dict[str, Numbers](), 0
 
     @lru_cache(maxsize=_AT_ONCE)
-    def sidecar(name: str) -> pa.Table:
-        return parent.sidecar(name).select(_COMPARED).combine_chunks()
+    def samples(shard: Shard) -> pa.Table:
+        return parent.samples(shard).select(_COMPARED).combine_chunks()
 
     for name, facts in run.all_facts(DECONTAMINATED):
         if not facts.kept:
@@ -351,63 +330,44 @@ def _compared(run: Run, parent: Parent) -> tuple[Mapping[str, Mask], Mapping[str
         is_fresh = np.ones(len(rows), bool)
         for shard, (begin, end) in ends.items():
             if begin <= last and first <= end:
-                here, in_shard = parquet.same_rows(rows, sidecar(shard), by="key")
+                here, in_shard = parquet.same_rows(rows, samples(shard), by="key")
                 is_fresh[here] = False
-                stay[shard][in_shard] = True
+                stay[shard.name][in_shard] = True
         if is_fresh.any():
             fresh[name] = np.flatnonzero(is_fresh)
     return stay, fresh, images
 
 
-def _old(run: Run, parent: Parent, shard: Shard, stay: Mask) -> ShardFacts:
-    """A shard of before: as it was, or without the samples that go."""
-    if not stay.all():
-        part = Part(parent.path("shards"), shard.name, np.flatnonzero(stay))
-        return copy_shards.copied(run.path("shards"), shard.name, [[part]])
-    name = f"{shard.name}.parquet"
-    storage.link(parent.path("shards", name), run.path("shards", name))
-    size = storage.stamp(run.path("shards", name)).size
-    return remove.as_it_is(shard, size, remove.source_bytes(parent, shard))
-
-
 # The change ----------------------------------------------------------------------------------------------------------
 
 
-def _switch(before: Run, parent: Parent, grown: Run) -> str:
+def _switch(before: Run, parent: Parent, grown: Run, now: Parent) -> str:
     """Have all files of the larger run come that are not the same, and its `work/`; all others go."""
     change = Change(before.folder, durable=before.config.run.durable)
     old, new = listing.read(before.folder), listing.read(grown.folder)
     for name, written in new.items():
         if old.get(name) != written:
             change.take(name, grown.path(name), written)
-    logs = {storage.relative(path, grown.folder) or path for path in storage.files_below(grown.path("log", "fetch"))}
+    here, logs = (
+        {storage.relative(path, run.folder) or path for path in storage.files_below(run.path("log", "fetch"))}
+        for run in (before, grown)
+    )
     for name in (*listing.CARD, listing.FILE, listing.SETTINGS, "run.json", "manifest.json", *sorted(logs)):
-        path = grown.path(name)
-        change.take(name, path, listing.digest(path))
-    here = {storage.relative(path, before.folder) or path for path in storage.files_below(before.path("log", "fetch"))}
-    deleted = [*_GO, *(old.keys() - new.keys()), *(here - logs)]
-    now = parents.opened(grown.folder, grown.config)
-    stay = _stay(parent, now)
-    shards = [(shard.name, shard) for shard in now.shards]
-    values = partial(copy_scores.of_rows_that_stay, stay)
-    deleted += copy_scores.change_scores(change, shards, stay.keys(), values)
-    keeps_work = grown.config.run.keep_work and storage.kind(grown.work()) == "folder"
-    change.commit([*deleted, *([] if keeps_work else ["work"])], work=f"{ADDING}/run/work" if keeps_work else "")
-    more = sum(shard.rows for shard in now.shards) - sum(shard.rows for shard in parent.shards)
-    went = sum(shard.rows - len(numbers) for shard, numbers in stay.values())
-    anew = [shard for shard in now.shards if f"shards/{shard.name}.tar" in change.files]
-    size = sum(shard.bytes for shard in anew) / 1e6
-    pairs = f"{many(more + went, 'pair')} came, {many(went, 'pair')} went"
-    return f"{pairs}; {many(len(anew), 'shard')} written ({size:,.1f} MB)"
-
-
-def _stay(parent: Parent, now: Parent) -> dict[str, tuple[Shard, Numbers]]:
-    """The shards of before that differ now or are gone, and the numbers of their rows that stay."""
+        change.take(name, grown.path(name), listing.digest(grown.path(name)))
+    # shards of before that differ now or are gone, and the numbers of their rows that stay
     after, stay = {shard.name: shard for shard in now.shards}, dict[str, tuple[Shard, Numbers]]()
     for shard in parent.shards:
         if shard.name not in after:
             stay[shard.name] = shard, np.zeros(0, np.int64)
         elif after[shard.name].sha256 != shard.sha256:
-            before, left = (parquet.values(run.sidecar(shard.name, ["key"]), "key") for run in (parent, now))
-            stay[shard.name] = shard, np.flatnonzero(np.isin(before, left))
-    return stay
+            of_both = (parent, shard), (now, after[shard.name])
+            keys, left = (parquet.values(run.samples(of, ["key"]), "key") for run, of in of_both)
+            stay[shard.name] = shard, np.flatnonzero(np.isin(keys, left))
+    deleted = [*_GO, *(old.keys() - new.keys()), *(here - logs), *copy_scores.change_scores(change, after, stay)]
+    keeps_work = grown.config.run.keep_work and storage.kind(grown.work()) == "folder"
+    change.commit([*deleted, *([] if keeps_work else ["work"])], work=f"{ADDING}/run/work" if keeps_work else "")
+    more = sum(shard.rows for shard in now.shards) - sum(shard.rows for shard in parent.shards)
+    went = sum(shard.rows - len(numbers) for shard, numbers in stay.values())
+    anew = [shard for shard in now.shards if f"shards/{shard.name}.tar" in change.files]
+    pairs = f"{many(more + went, 'pair')} came, {many(went, 'pair')} went"
+    return f"{pairs}; {many(len(anew), 'shard')} written ({sum(shard.bytes for shard in anew) / 1e6:,.1f} MB)"

@@ -3,7 +3,6 @@
 They are `altalign retry`, `altalign add --test-set` and `altalign curate --repair`.
 """
 
-import hashlib
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -19,7 +18,7 @@ from altalign.pipelines.engine.options import check_places, options
 from altalign.pipelines.images.measuring import Outcome
 from altalign.pipelines.opening import reopen
 from altalign.pipelines.opening.find import find_run
-from altalign.pipelines.opening.reopen import grounds_of, resolved
+from altalign.pipelines.opening.reopen import grounds_of
 from altalign.pipelines.run import marks
 from altalign.pipelines.run.image_tables import FETCHED, first_of_each_image, survivors
 from altalign.pipelines.run.marks import Damage
@@ -54,36 +53,32 @@ def retry(config: CurateConfig, reasons: Sequence[str], flags: list[str]) -> int
     run, pipeline_options = _opened(config, flags)
     with storage.locked(run.folder), own_files(run.folder):
         grounds = reopen.open_run(run, rerun=None, is_restart=False)
-        failed = _failed_images(run, reasons)
-        images, ended = sum(map(len, failed.values())), ""
+        failed, came, again = _failed_images(run, reasons), 0, Counter[str]()
+        images = sum(map(len, failed.values()))
         of_what = ", ".join(reasons) or f"{DropReason.HTTP_STATUS} 429 and 5xx, {', '.join(PASSING)}"
+        message = f"nothing to retry: no image of the run failed for {of_what}"
         if images:
             message = f"{many(images, 'image')} of {many(len(failed), 'unit')} to ask for again: {of_what}"
-        else:
-            message = f"nothing to retry: no image of the run failed for {of_what}"
         terminal.stderr().print(message, soft_wrap=True)
         if not failed and run.is_done(STAGES[-1]):
             return 0
         for is_first in (True, False):
-            numbers = dict[str, list[int]]()
-            for name, failures in failed.items():
-                is_new = {n: failure.reason is DropReason.HTTP_NOT_ASKED for n, failure in failures.items()}
-                numbers[name] = [n for n in failures if is_new[n] == is_first]
+            numbers = {
+                name: [n for n, of in of_unit.items() if (of.reason is DropReason.HTTP_NOT_ASKED) == is_first]
+                for name, of_unit in failed.items()
+            }
             if any(numbers.values()):
                 reopen.reopen(run, "fetch")
                 _forget(run, numbers)
                 curate.finish(run, grounds, pipeline_options, until="fetch")
-        if failed:  # now, for finishing may delete the journals
-            came, again = 0, Counter[str]()
-            for name, numbers_of_unit in failed.items():
-                outcomes = journal.read(run.work(FETCHED.step, name)).outcomes
-                came += sum(outcomes[number].reason is None for number in numbers_of_unit)
-                again.update(log.status_of(outcomes[n]) for n in numbers_of_unit if outcomes[n].reason is not None)
-            counted = [f"{came:,} came", *(f"{n:,} {why}" for why, n in again.most_common())]
-            ended = f"{images:,} asked again: {', '.join(counted)}"
+        for name, of_unit in failed.items():  # now, for finishing may delete the journals
+            outcomes = journal.read(run.work(FETCHED.step, name)).outcomes
+            came += sum(outcomes[number].reason is None for number in of_unit)
+            again.update(log.status_of(outcomes[n]) for n in of_unit if outcomes[n].reason is not None)
         curate.finish(run, grounds, pipeline_options)
-    if ended:
-        terminal.stderr().print(ended, soft_wrap=True)
+    if images:
+        counted = ", ".join([f"{came:,} came", *(f"{n:,} {why}" for why, n in again.most_common())])
+        terminal.stderr().print(f"{images:,} asked again: {counted}", soft_wrap=True)
     return curate.show(run)
 
 
@@ -140,12 +135,9 @@ def repair(config: CurateConfig, flags: list[str]) -> int:
     The mark that vouches for a file goes, and its unit, or the end of its stage, is done anew: the same bytes.
     """
     run, pipeline_options = _opened(config, flags)
-    out = terminal.stdout()
     with storage.locked(run.folder), own_files(run.folder):
         if not run.is_done(STAGES[-1]):
-            raise UsageError(
-                f"{run.folder}: not finished; `altalign curate` goes on with it, and makes anew what is damaged"
-            )
+            raise UsageError(f"{run.folder}: not finished; `altalign curate` makes anew what is damaged, and goes on")
         reopen.decide(run, rerun=None)
         of_marks, anew, stays = _planned(run)
         if anew:
@@ -154,12 +146,10 @@ def repair(config: CurateConfig, flags: list[str]) -> int:
             curate.finish(run, grounds_of(run.config, run.files, run.modules), pipeline_options)
             if left := [path for path in listing.look(run.folder, sizes_alone=False).wrong if path not in stays]:
                 raise AltalignError(f"{run.folder}: {left[0]}: still damaged after it was made anew; look at the disk")
-    for path, why in sorted(anew.items()):
-        out.print(terminal.shown(f"{path}: {why}; made anew"), highlight=False, soft_wrap=True)
-    for path, why in sorted(stays.items()):
-        out.print(terminal.shown(f"{path}: {why}"), style="yellow", highlight=False, soft_wrap=True)
-    if not anew and not stays:
-        out.print(f"{terminal.shown(run.folder)}: nothing is damaged", highlight=False, soft_wrap=True)
+    lines = [f"{path}: {why}; made anew" for path, why in sorted(anew.items())]
+    lines += [f"{path}: {why}" for path, why in sorted(stays.items())]
+    for line in lines or [f"{run.folder}: nothing is damaged"]:
+        terminal.stdout().print(terminal.shown(line), highlight=False, soft_wrap=True)
     return AltalignError.exit_code if stays else 0
 
 
@@ -169,27 +159,19 @@ def _planned(run: Run) -> tuple[list[Damage], dict[str, str], dict[str, str]]:
     web = {damage.path for damage in damages if marks.is_from_the_web(run, damage)}
     of_marks = [damage for damage in damages if damage.path not in web]
     can_be, gone = _OF_THE_END | {damage.path for damage in of_marks}, "what it is made of is gone"
-    if "config.toml" in wrong:  # in other bytes, the settings may be what they were when the run was made
-        before = storage.read_json(run.path("manifest.json")).get("settings_sha256")
-        can_be |= {"config.toml"} if hashlib.sha256(resolved(run.config).encode()).hexdigest() == before else set()
     if storage.kind(run.path("work")) == "missing":
         can_be, gone = set[str](), "work/ was deleted"
     elif "run.json" in wrong:
-        can_be, gone = set[str](), "run.json is damaged"
+        can_be, gone = set[str](), "nothing else has what run.json says"
     elif storage.names(run.path("shards"), ".tar") and not run.finished(WRITTEN.step):
-        # the shards came with an addition, or were packed after one: no mark vouches for them
+        # the shards came with an addition: no mark vouches for them
         again = terminal.command("curate", run.path("config.toml"), "--rerun", "write")
         can_be, gone = set[str](), f"the run has grown; `{again}` makes one generation, and this file with it"
-    anew, stays = dict[str, str](), dict[str, str]()
-    for path, why in {**wrong, **{damage.path: damage.why for damage in damages}}.items():
-        if why == listing.SURPLUS:
-            stays[path] = why
-        elif path == "run.json":
-            stays[path] = f"{why}; nothing else has what it says"
-        elif path in web:
-            stays[path] = f"{why}; it came from the web: `altalign curate` with --rerun fetch asks for it again"
-        elif path in can_be:
-            anew[path] = why
-        else:
-            stays[path] = f"{why}; it cannot be made anew: {gone}"
+    every = {**wrong, **{damage.path: damage.why for damage in damages}}
+    anew, stays = {path: why for path, why in every.items() if path in can_be}, dict[str, str]()
+    of_web = "it came from the web: `altalign curate` with --rerun fetch asks for it again"
+    for path, why in every.items():
+        if path not in anew:
+            because = of_web if path in web else f"it cannot be made anew: {gone}"
+            stays[path] = why if why == listing.SURPLUS else f"{why}; {because}"
     return of_marks, anew, stays

@@ -1,13 +1,12 @@
 """`altalign merge`: a run of all samples of several runs, as far as one run over all the input would have them too.
 
-Of one run: the shards of all generations become those of one.
+Of one run, whose shards may be of several generations: a run of the same samples in full shards and one order.
 """
 
 from binascii import unhexlify
-from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
-from itertools import chain, combinations
+from itertools import chain, combinations, islice
 from typing import Any
 
 import numpy as np
@@ -16,89 +15,63 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from altalign import storage, terminal
-from altalign.data import generations, scores
-from altalign.data.counts import Counts
 from altalign.data.reasons import DropReason, Stage, Verdict, drop_where
-from altalign.data.scores import Score
-from altalign.data.stages import REMOVED_FILE, REPORT, own_files
+from altalign.data.stages import REMOVED_FILE, own_files
 from altalign.dedup.hash_tables import HashTable
 from altalign.dedup.merge import merge_pairs
 from altalign.errors import UsageError
 from altalign.filters import text, words
 from altalign.machine import interrupts
-from altalign.machine.threads import in_threads
 from altalign.pipelines import curate
 from altalign.pipelines.change import remove
-from altalign.pipelines.change.conclude import conclude, lineage, write_funnel
-from altalign.pipelines.derive import choose_rows, copy_scores, copy_shards, parents
-from altalign.pipelines.derive.copy_shards import Numbers
-from altalign.pipelines.derive.make_run import Making, make, plan_of
+from altalign.pipelines.derive import parents
+from altalign.pipelines.derive.make_run import Making, chosen, make
 from altalign.pipelines.derive.parents import Parent, of_unit
 from altalign.pipelines.run.removal_list import of_run
-from altalign.pipelines.run.shard_tables import (
-    COMMON,
-    COMMON_HASHES,
-    REPEATED,
-    REPEATED_KEYS,
-    ChosenFacts,
-    CommonFacts,
-    ShardFacts,
-    ShardOfParent,
-)
-from altalign.pipelines.run.units import Run, Unit
+from altalign.pipelines.run.shard_tables import ChosenFacts, ShardOfParent
+from altalign.pipelines.run.units import Run, Table
 from altalign.settings.common import flatten, stage_of
 from altalign.settings.curate import CurateConfig
-from altalign.storage import atomic_change, parquet
-from altalign.storage.atomic_change import Change
+from altalign.storage import parquet
 from altalign.terminal import many, shown
 
 _OF_FILES = ("file ", "files of test set ", "module ")  # begin names of what stages rest on, beside settings
 _OF_ASKING = ("source", "ports", "allow_addresses", "user_agent")  # of [fetch]: no image that came depends on them
 _SHOWN = 8
-_ONLY = "00000"
 _OF_CANDIDATES = (Stage.JUDGE, Stage.FETCH, Stage.IMAGE, Stage.DECONTAMINATE, Stage.SELECT)  # whose rows are candidates
-_GO = ("clusters", *REPORT)  # rest on the shards as they were
 
-KINDS = ("texts", "images")
+# What `_find` leaves for `_choose`: hashes of texts and images over their limits, and how many others each comes with;
+# keys that several runs have, each with the number of a run whose row goes.
+_OVER = {
+    kind: Table(f"work/select/{kind}", f"hashes of {kind} over their limit, and counts", np.dtype(np.uint64))
+    for kind in ("texts", "images")
+}
+_GONE = Table("work/select/repeated", "rows that go", pa.schema([("key", pa.string()), ("parent", pa.int32())]))
+
 Pairs = npt.NDArray[np.uint64]  # [n, 2]: hashes of a text and its image, or the other way round
 _NO_PAIRS = np.zeros((0, 2), np.uint64)
 
 
 def merge(runs: Sequence[Parent], config: CurateConfig, flags: list[str]) -> int:
-    """Make a run of several; `config` is that of the first, for the new folder."""
+    """Make a run of several, or of one; `config` is that of the first, for the new folder."""
     check(runs)
-    merged, runs = Run(config.run.folder, reconciled(config, runs), ()), tuple(runs)
-    before = curate.each(COMMON, lambda _: [Unit(name=_ONLY)], partial(find, runs))
-    not_known = list(_not_known(runs))
-    choosing, learn = partial(choose, runs), partial(_learn, not_known)
-    making = Making("merge", {"not_known": not_known}, runs, choosing, before=(before,), conclude=learn)
-    made, out = make(making, merged, flags), 0
-    if storage.exists(path := made.path(REMOVED_FILE)):  # what was removed from any of them
+    runs, not_known = tuple(runs), list(_not_known(runs))
+    merged = Run(config.run.folder, reconciled(config, runs), ())
+    making = Making("merge", {"not_known": not_known}, runs, partial(_choose, runs), prepare=partial(_find, runs))
+    made = make(making, merged, flags)
+    if len(runs) > 1 and storage.exists(path := made.path(REMOVED_FILE)):  # what was removed from any of them
         with storage.locked(made.folder), own_files(made.folder):
             parent = parents.opened(made.folder, made.config)
             removal = remove.find(parent, of_run(path), near=None)
             if len(removal.rows):
                 because = "refused by altalign merge"
                 remove.remove(made, parent, removal, by="", because=because, lineage=making.lineage)
-            out = removal.pairs
-    if out:
-        terminal.stderr().print(f"{many(out, 'pair')} that one run has removed and another had: left out")
+                left_out = f"{many(removal.pairs, 'pair')} that one run has removed and another had: left out"
+                terminal.stderr().print(left_out)
     code = curate.show(made)
-    for line in storage.read_sealed(made.path("manifest.json"))["lineage"]["settings"]["not_known"]:
+    for line in not_known:
         terminal.stderr().print(shown(line), style="yellow", soft_wrap=True)
     return code
-
-
-def _learn(not_known: list[str], run: Run) -> None:
-    """Add what a count of all rows has shown, before the manifest is written."""
-    (facts,) = (facts for _, facts in run.all_facts(COMMON))
-    if n := facts.images_that_differ:
-        not_known.append(f"images that have other bytes in another run: {n:,}; pairs keep their own")
-    if n := facts.pairs_without_image:
-        not_known.append(
-            f"pairs whose image one run did not get and another has: {n:,}; one run over all the input may keep them, "
-            "or their row of a pair that several runs have"
-        )
 
 
 # Whether, and as what ------------------------------------------------------------------------------------------------
@@ -110,13 +83,12 @@ def check(runs: Sequence[Parent]) -> None:
         if shared := _numbers(one.digest, one.lineage) & _numbers(other.digest, other.lineage):
             what = f"made of the same run ({sorted(shared)[0][:12]})"
             raise UsageError(f"{one.folder} and {other.folder}: {what}; select from that one instead")
-        if differing := list(_differences(one, other)):
-            more = f"; and {len(differing) - _SHOWN} more" if len(differing) > _SHOWN else ""
+        if differing := list(islice(_differences(one, other), _SHOWN)):
             raise UsageError(
-                f"{one.folder} and {other.folder} differ: {'; '.join(differing[:_SHOWN])}{more}; curate one of them "
-                "anew with the settings of the other"
+                f"{one.folder} and {other.folder} differ: {'; '.join(differing)}; curate one of them anew with the "
+                "settings of the other"
             )
-    for run in runs:
+    for run in runs if len(runs) > 1 else ():
         if not run.config.audit.keep_dropped:
             raise UsageError(
                 f"{run.folder}: audit.keep_dropped = false, so on how many images a text is in all runs cannot be "
@@ -160,6 +132,8 @@ def _differences(one: Parent, other: Parent) -> Iterator[str]:
 
 def reconciled(config: CurateConfig, runs: Sequence[Parent]) -> CurateConfig:
     """The settings of the new run: all inputs; of the card what all runs say."""
+    if len(runs) == 1:
+        return config
     values = config.model_dump(mode="json")
     every = [each for run in runs for each in run.config.input]
     inputs = [{**each.model_dump(mode="json"), "name": each.source} for each in every]  # as their pairs carry it
@@ -178,6 +152,9 @@ def reconciled(config: CurateConfig, runs: Sequence[Parent]) -> CurateConfig:
 
 def _not_known(runs: Sequence[Parent]) -> Iterator[str]:
     """What one run over all the input may have decided otherwise, and cannot be known from these."""
+    if len(runs) == 1:
+        return
+    yield "images that came with other bytes, or not at all, in one run: each pair has what its own run got"
     vocabularies = [storage.read_json(run.path("tables", "vocabulary.json")) for run in runs]
     size = runs[0].config.text.vocabulary_size
     if (
@@ -197,37 +174,29 @@ def _not_known(runs: Sequence[Parent]) -> Iterator[str]:
 # What the runs have in common ----------------------------------------------------------------------------------------
 
 
-def find(runs: tuple[Parent, ...], run: Run, unit: Unit) -> CommonFacts:
+def _find(runs: tuple[Parent, ...], run: Run) -> None:
     """Find the texts and images over their limits, and the rows that go because another run has their pair.
 
     These are counted over all candidates of all runs, those in shards and those that were dropped. 32 bytes for each
     candidate whose text and image are in some shard are in memory.
     """
-    kept = [_hashes(rows) for of_run in runs for rows in _rows(of_run, "image_id", "caption")]
+    several = runs if len(runs) > 1 else ()  # the pairs of one were counted when it was made
+    kept = [_hashes(rows) for each in several for rows in _rows(each, "image_id", "caption")]
     texts, images = map(np.unique, np.concatenate([_NO_PAIRS, *kept]).T)
     of_texts, of_images = list[Pairs](), list[Pairs]()
     dropped = (
-        _hashes(rows) for of_run in runs for stage in _OF_CANDIDATES for rows in _dropped(of_run, stage, "caption")
+        _hashes(rows) for each in several for stage in _OF_CANDIDATES for rows in _dropped(each, stage, "caption")
     )
     for pairs in chain(kept, dropped):
         of_texts.append(pairs[np.isin(pairs[:, 0], texts)])
         of_images.append(pairs[np.isin(pairs[:, 1], images)][:, ::-1])
-    limits = run.config.text.images_per_text_at_most, run.config.image.texts_per_image_at_most
-    over = [_over(pairs, limit) for pairs, limit in zip((of_texts, of_images), limits, strict=True)]
-    for kind, hashes in zip(KINDS, over, strict=True):
-        COMMON_HASHES[kind].save(run, hashes, unit["name"])
-    repeated = _repeated(runs)
-    REPEATED_KEYS.write(run, repeated, unit["name"])
-    names, stored, without = ("image_id", "found_sha256"), list[Pairs](), 0
-    for each in runs:
-        stored += [np.column_stack([_halves(rows, name) for name in names]) for rows in _rows(each, *names)]
-        without += sum(int(np.isin(_halves(rows, "image_id"), images).sum()) for rows in _dropped(each, Stage.FETCH))
-    differ = len(_over(stored, 1))  # images that have other bytes in one run than in another
-    return CommonFacts(len(over[0]), len(over[1]), len(repeated), differ, without)
+    _OVER["texts"].save(run, _over(of_texts, run.config.text.images_per_text_at_most))
+    _OVER["images"].save(run, _over(of_images, run.config.image.texts_per_image_at_most))
+    _GONE.write(run, _repeated(several))
 
 
 def _rows(run: Parent, *columns: str) -> Iterator[pa.Table]:
-    return (run.sidecar(shard.name, columns) for shard in run.shards)
+    return (run.samples(shard, columns) for shard in run.shards)
 
 
 def _dropped(run: Parent, stage: Stage, *columns: str) -> Iterator[pa.Table]:
@@ -262,7 +231,7 @@ def _over(parts: Sequence[Pairs], limit: int) -> Pairs:
 
 
 def _repeated(runs: Sequence[Parent]) -> pa.Table:
-    """The rows (`REPEATED`) that go: of each pair the one with the first page stays, as within a run."""
+    """The rows (`_GONE`) that go: of each pair the one with the first page stays, as within a run."""
     keys = [_keys(rows) for run in runs for rows in _rows(run, "key")]
     every, times = np.unique(np.concatenate([np.zeros(0, "S32"), *keys]), return_counts=True)
     twice = every[times > 1]
@@ -274,24 +243,23 @@ def _repeated(runs: Sequence[Parent]) -> pa.Table:
                 rows.append((key, (page is not None, page or "", number)))
     first = dict(sorted(rows, reverse=True))  # of each key the smallest comes last
     gone = [{"key": key, "parent": place[2]} for key, place in sorted(rows) if first[key] != place]
-    return pa.Table.from_pylist(gone, REPEATED)
+    return pa.Table.from_pylist(gone, _GONE.schema)
 
 
 def _keys(rows: pa.Table) -> npt.NDArray[np.bytes_]:
     return np.array(parquet.values(rows, "key"), "S32")
 
 
-def choose(runs: tuple[Parent, ...], run: Run, unit: ShardOfParent) -> ChosenFacts:
+def _choose(runs: tuple[Parent, ...], run: Run, unit: ShardOfParent) -> ChosenFacts:
     """Which rows of a shard stay: those that one run over all the input would have kept, as far as that is known."""
     parent, shard = of_unit(runs, unit["name"])
     rows = parent.samples(shard)
     counts = list[npt.NDArray[np.int64]]()  # on or with how many others each is; 0 of one that is not over the limit
-    for kind, hashes in zip(KINDS, _hashes(rows).T, strict=True):
-        over = COMMON_HASHES[kind].array(run, _ONLY)
-        table = HashTable(np.ascontiguousarray(over[:, 0]), over[:, 1].astype(np.int64))
-        counts.append(table.lookup(hashes))
+    for over, hashes in zip(_OVER.values(), _hashes(rows).T, strict=True):
+        found, times = over.array(run).T
+        counts.append(HashTable(np.ascontiguousarray(found), times.astype(np.int64)).lookup(hashes))
     of_text, of_image = counts
-    gone = REPEATED_KEYS.read(run, _ONLY).filter(pc.field("parent") == unit["parent"])["key"]
+    gone = _GONE.read(run).filter(pc.field("parent") == unit["parent"])["key"]
     is_repeated: Any = pc.is_in(rows["key"].combine_chunks(), value_set=gone.combine_chunks())
     more: dict[str, Any] = {
         "images_per_text": pa.array(of_text, pa.int64(), mask=of_text == 0),
@@ -305,64 +273,4 @@ def choose(runs: tuple[Parent, ...], run: Run, unit: ShardOfParent) -> ChosenFac
         drop_where(pa.array(of_image > 0), text.image_has_too_many_texts.name),
         drop_where(is_repeated, DropReason.PAIR_REPEATED),
     ]
-    return choose_rows.chosen(run, unit["name"], rows, verdicts)
-
-
-# One run -------------------------------------------------------------------------------------------------------------
-
-
-def compact(config: CurateConfig) -> None:
-    """Make one generation of the shards of a run."""
-    run = Run(config.run.folder, config, ())
-    with storage.locked(run.folder), own_files(run.folder):
-        atomic_change.check_none(run.folder)
-        storage.sweep(run.folder)
-        parent = parents.opened(run.folder, config)
-        names = [shard.name for shard in parent.shards]
-        is_full = all(shard.rows == config.shards.samples_per_shard for shard in parent.shards[:-1])
-        is_one = parent.generations == 1 and is_full
-        if is_one and names == [generations.named(1, number) for number in range(len(names))]:
-            message = "of one generation already; it stays as it is"
-        else:
-            message = f"{many(_compact(run, parent), 'shard')} of one generation"
-    terminal.stdout().print(f"{shown(run.folder)}: {message}", highlight=False, soft_wrap=True)
-
-
-def _compact(run: Run, parent: Parent) -> int:
-    """Write all shards anew, and have them come at once; returns how many there are."""
-    for score in scores.all_of(run.folder):
-        missing = (shard for shard in parent.shards if not score.has(shard.name, shard.parquet_sha256))
-        if shard := next(missing, None):
-            raise UsageError(
-                f"{score.folder}: has no values of shard {shard.name}; measure them with `altalign score`, or delete it"
-            )
-    change = Change(run.folder, durable=run.config.run.durable)
-
-    def rows_of(name: str) -> Numbers:
-        return np.arange(of_unit((parent,), name)[1].rows)
-
-    things = [(unit["name"], unit["rows"]) for unit in plan_of((parent,), run)]
-    plan = parents.in_one_order((parent,), things, rows_of, run.config.shards.samples_per_shard)
-    parts_of = {generations.named(1, number): parts for number, parts in enumerate(plan)}
-    names = [*parts_of]
-
-    def write(name: str) -> ShardFacts:
-        with change.noted():
-            return parents.write_shard((parent,), change.path("shards"), name, parts_of[name], rows_of)
-
-    def values(score: Score, name: str) -> pa.Table:
-        shards = [(of_unit((parent,), unit)[1].name, begin, end) for unit, begin, end in parts_of[name]]
-        table = pa.concat_tables([score.values(shard).slice(begin, end - begin) for shard, begin, end in shards])
-        return copy_scores.in_order_of(change.path(f"shards/{name}.parquet"), table, score.folder)
-
-    made = in_threads(write, names, copy_shards.at_once(run.folder))
-    shards, before = list(zip(names, made, strict=True)), {shard.name for shard in parent.shards}
-    deleted = [*_GO, *(f"shards/{name}.{ending}" for name in before for ending in ("tar", "parquet"))]
-    deleted += copy_scores.change_scores(change, shards, before | {*names}, values)
-    size, of_sources = sum(facts.bytes for facts in made), Counter[str]()
-    for facts in made:
-        of_sources.update(facts.source_bytes)
-    write_funnel(run, change, lambda row: row.update(bytes=of_sources[row["source"]] if row["source"] else size))
-    counts, compacted = Counts.from_json(parents.counts_of(parent)), lineage(parent, "compact", {"shards": len(shards)})
-    conclude(run, change, shards, deleted, counts=counts, lineage=compacted)
-    return len(shards)
+    return chosen(run, unit["name"], rows, verdicts)

@@ -9,7 +9,6 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -17,21 +16,23 @@ import pyarrow as pa
 from rich.table import Table
 
 from altalign import storage, terminal
-from altalign.data import listing
-from altalign.data.audit_tables import FAILED_ROWS
+from altalign.data import generations, listing, scores
+from altalign.data.audit_tables import FUNNEL
 from altalign.data.counts import Counts, FailedCounts
 from altalign.data.reasons import CURATED, KEPT, DropReason, Stage
 from altalign.data.schema import REMOVED
 from altalign.data.stages import REMOVED_FILE, REPORT, own_files
 from altalign.errors import AltalignError
-from altalign.machine import processes
-from altalign.pipelines.change import conclude, rows_to_remove
+from altalign.machine.threads import in_threads
+from altalign.pipelines.card import CardFacts
+from altalign.pipelines.change import rows_to_remove
 from altalign.pipelines.change.rows_to_remove import InDropped, InShard
 from altalign.pipelines.derive import copy_scores, copy_shards, parents
 from altalign.pipelines.derive.copy_shards import Numbers, Part
 from altalign.pipelines.derive.parents import Parent, Shard
 from altalign.pipelines.near import shard_images
-from altalign.pipelines.run import shard_files
+from altalign.pipelines.opening import summary
+from altalign.pipelines.run import outputs, shard_files
 from altalign.pipelines.run.removal_list import Request, of_files, of_run
 from altalign.pipelines.run.shard_tables import ShardFacts, files_of
 from altalign.pipelines.run.units import Run
@@ -42,6 +43,7 @@ from altalign.terminal import many, shown
 
 # what holds more than is looked through, or rests on the shards as they were
 _GO = ("work", "trial", "clusters", *REPORT)
+_NOT_LISTED = (listing.SETTINGS, "log", scores.FOLDER)
 _SHARDS_AT_ONCE_IN_STORE = 4  # each has much of what was read ahead in memory, and of what is uploaded
 _SHOWN = 20  # rows, and entries that are not in the run
 
@@ -115,17 +117,16 @@ def _show(folder: str, removal: Removal, request: Request, *, is_dry_run: bool, 
         few = ", ".join(map(shown, entries[:_SHOWN])) + (" …" if len(entries) > _SHOWN else "")
         lines.append(f"not there, of --{name.replace('_', '-')}: {len(entries):,} ({few})")
     if len(rows):
-        size = sum(each.shard.bytes for each in removal.in_shards)
-        verb, shards = "is" if len(removal.in_shards) == 1 else "are", many(len(removal.in_shards), "shard")
+        size, shards = sum(each.shard.bytes for each in removal.in_shards), many(len(removal.in_shards), "shard")
         lines.append(
             f"{many(removal.pairs, 'pair')} {'would go' if is_dry_run else 'goes' if removal.pairs == 1 else 'go'}, "
             f"{many(len(removal.images), 'image')} that no other pair has, and "
             f"{many(len(rows) - removal.pairs, 'dropped row')}"
         )
-        lines.append(f"{shards} {'would be' if is_dry_run else verb} written anew ({size / 1e6:,.1f} MB)")
+        are = "would be" if is_dry_run else "is" if len(removal.in_shards) == 1 else "are"
+        lines.append(f"{shards} {are} written anew ({size / 1e6:,.1f} MB)")
     else:
-        later = "would keep" if is_dry_run else "keeps"
-        stands = f"{later} it out of what is added" if is_new else "was asked for before"
+        stands = "keeps it out of what is added" if is_new else "was asked for before"
         lines.append(f"{shown(folder)}: nothing of it is there; {REMOVED_FILE} {stands}")
     has_work = storage.kind(storage.join(folder, "work")) != "missing"
     if (len(rows) or is_new) and removal.forgets_work and has_work:
@@ -184,6 +185,13 @@ def _images(
 # Removing ------------------------------------------------------------------------------------------------------------
 
 
+def lineage_of(parent: Parent, operation: str, settings: Mapping[str, Any]) -> dict[str, Any]:
+    """What the manifest says of a change: the verb, what it was given, and the run before it."""
+    before = listing.digest(parent.path("manifest.json")).digest
+    runs = {"parents": [parent.digest], "before": [parent.lineage], "manifests": [before]}
+    return {"operation": operation, "settings": dict(settings), **runs}
+
+
 def remove(
     run: Run, parent: Parent, removal: Removal, *, by: str, because: str, lineage: Mapping[str, Any] | None = None
 ) -> None:
@@ -192,8 +200,11 @@ def remove(
     `lineage` is that of an addition, which takes out again what was asked for before.
     """
     change = Change(run.folder, durable=run.config.run.durable)
-    written = _shards(change, parent, removal.in_shards)
-    deleted = [f"shards/{name}.{end}" for name, facts in written.items() if not facts for end in ("tar", "parquet")]
+    stay = {each.shard.name: (each.shard, _others(each)) for each in removal.in_shards}
+    emptied = [name for name, (_, left) in stay.items() if not len(left)]
+    shards: dict[str, ShardFacts | Shard] = {each.name: each for each in parent.shards if each.name not in emptied}
+    shards |= _shards(change, parent, stay)
+    deleted = [f"shards/{name}.{end}" for name in emptied for end in ("tar", "parquet")]
     deleted += _GO if removal.forgets_work else ()
     # not to be found afterwards: the request, and the keys of all pairs that went
     keys = frozenset(filter(None, parquet.values(removal.rows, "key")))
@@ -201,62 +212,67 @@ def remove(
     deleted += rows_to_remove.purge_dropped(change, removal.in_dropped, gone)
     tests = rows_to_remove.copied_tests(removal.in_dropped) | removal.tests
     rows_to_remove.purge_audit(change, gone, removal.rows, tests)
-    as_they_are = {shard.name: as_it_is(shard) for shard in parent.shards}
-    shards = [(name, facts) for name, facts in {**as_they_are, **written}.items() if facts]
-    stay = {each.shard.name: (each.shard, _others(each.shard.rows, each.numbers)) for each in removal.in_shards}
-    values = partial(copy_scores.of_rows_that_stay, stay)
-    deleted += copy_scores.change_scores(change, shards, stay.keys(), values)
+    deleted += copy_scores.change_scores(change, shards, stay)
     deleted += rows_to_remove.purge_log(change, gone.with_images(removal.images))
     change.write_table(REMOVED_FILE, _removed(run, removal, by, because, is_asked=lineage is None))
+    _write_funnel(run, change, parent, removal, shards)
     counts, failed = _counts(parent, removal)
-    failed.check(counts)
-    change.write_table("counts.parquet", counts.to_arrow())
-    change.write_table(FAILED_ROWS.path, failed.to_arrow())
-    size, less = sum(facts.bytes for _, facts in shards), Counter[str]()
-    for each in removal.in_shards:
-        less.update(source_bytes(parent, each.shard))
-        if facts := written[each.shard.name]:
-            less.subtract(facts.source_bytes)
-
-    def update(row: dict[str, Any]) -> None:  # of the funnel
-        row["images"] -= removal.images_of_sources[row["source"]]
-        row["bytes"] = size if row["source"] is None else row["bytes"] - less[row["source"]]
-
-    conclude.write_funnel(run, change, update)
-    lineage = lineage or conclude.lineage(parent, "remove", {"pairs": removal.pairs})
-    images, newest = len(removal.images), parent.generations
-    conclude.conclude(run, change, shards, deleted, counts=counts, lineage=lineage, images_gone=images, newest=newest)
+    before, anew = storage.read_json(run.path("summary.json")), Run(change.folder, run.config, ())
+    with change.noted():
+        images = before["images"] - len(removal.images)
+        facts = outputs.write_totals(anew, shards, counts, failed, images=images, more=before)
+        storage.write_bytes(anew.path(listing.SETTINGS), storage.read_bytes(run.path(listing.SETTINGS)))
+    listed = {name: file for name, file in listing.read(run.folder).items() if name not in deleted}
+    listed |= {name: file for name, file in change.files.items() if name.split("/")[0] not in _NOT_LISTED}
+    card = CardFacts(run.config, counts, facts, summary.notes(run), scores=tuple(scores.all_of(run.folder)))
+    more: dict[str, Any] = {"lineage": lineage or lineage_of(parent, "remove", {"pairs": removal.pairs})}
+    if parent.generations > 1:
+        more[generations.ENTRY] = parent.generations
+    with change.noted():
+        outputs.write_manifest(anew, shards, listed, card, storage.Block(), more)
+    change.files |= {name: listing.digest(change.path(name)) for name in (listing.FILE, *listing.CARD)}
+    change.commit(deleted)
 
 
-def _shards(change: Change, parent: Parent, in_shards: Sequence[InShard]) -> dict[str, ShardFacts | None]:
-    """Write the shards anew that hold what goes; None of one of which nothing is left."""
-    write = partial(_without, parent.path("shards"), change.path("shards"))
-    shards = [(each.shard.name, each.shard.rows, each.numbers) for each in in_shards]
-    seconds = copy_shards.SECONDS_PER_SAMPLE * sum(rows for _, rows, _ in shards)
-    if storage.is_remote(change.folder):
-        seconds = 0.0  # each writer has to see that the run's lock still holds, which no other process does
-    at_once = copy_shards.at_once(change.folder, in_store=_SHARDS_AT_ONCE_IN_STORE)
-    made = processes.spread(write, shards, seconds=seconds, at_once=at_once)
-    anew = {name: facts for (name, _, _), facts in zip(shards, made, strict=True)}
+def _shards(change: Change, parent: Parent, stay: Mapping[str, tuple[Shard, Numbers]]) -> dict[str, ShardFacts]:
+    """Write the shards anew of which something goes and something stays."""
+
+    def write(name: str) -> ShardFacts:
+        part = Part(parent.path("shards"), name, stay[name][1])
+        return copy_shards.copied(change.path("shards"), name, [[part]])
+
+    names = [name for name, (_, left) in stay.items() if len(left)]
+    made = in_threads(write, names, copy_shards.at_once(change.folder, in_store=_SHARDS_AT_ONCE_IN_STORE))
+    anew = dict(zip(names, made, strict=True))
     for name, facts in anew.items():
-        change.files |= dict(files_of(name, facts)) if facts else {}
+        change.files |= dict(files_of(name, facts))
     return anew
 
 
-def _without(folder: str, to: str, shard: tuple[str, int, Numbers]) -> ShardFacts | None:
-    name, rows, gone = shard
-    stay = _others(rows, gone)
-    return copy_shards.copied(to, name, [[Part(folder, name, stay)]]) if len(stay) else None
+def _write_funnel(
+    run: Run, change: Change, parent: Parent, removal: Removal, shards: Mapping[str, ShardFacts | Shard]
+) -> None:
+    """Write `audit/funnel.parquet` with what is in the shards then."""
+    size, less = sum(shard.bytes for shard in shards.values()), Counter[str]()
+    for each in removal.in_shards:
+        less.update(source_bytes(parent, each.shard))
+        if isinstance(anew := shards.get(each.shard.name), ShardFacts):
+            less.subtract(anew.source_bytes)
+    rows = parquet.read_table(run.path(FUNNEL.path)).to_pylist()
+    for row in rows:
+        if row["step"] == "shards":
+            row["images"] -= removal.images_of_sources[row["source"]]
+            row["bytes"] = size if row["source"] is None else row["bytes"] - less[row["source"]]
+    change.write_table(FUNNEL.path, pa.Table.from_pylist(rows, FUNNEL.schema))
 
 
-def _others(rows: int, gone: Numbers) -> Numbers:
-    return np.setdiff1d(np.arange(rows, dtype=np.int64), gone, assume_unique=True)
+def _others(each: InShard) -> Numbers:
+    return np.setdiff1d(np.arange(each.shard.rows, dtype=np.int64), each.numbers, assume_unique=True)
 
 
-def as_it_is(shard: Shard, parquet_bytes: int = 0, source_bytes: Mapping[str, int] | None = None) -> ShardFacts:
-    """What the manifest says of a shard that is not touched."""
-    sources = dict(source_bytes or {})
-    return ShardFacts(shard.rows, shard.bytes, sources, shard.sha256, parquet_bytes, shard.parquet_sha256, 0, "", "")
+def source_bytes(parent: Parent, shard: Shard) -> Mapping[str, int]:
+    """The bytes that the samples of each source have in a tar: from the header of an image to that of the next."""
+    return shard_files.source_bytes(parent.samples(shard, ["source", "tar_offset"]), shard.bytes)
 
 
 def _counts(parent: Parent, removal: Removal) -> tuple[Counts, FailedCounts]:
@@ -273,11 +289,6 @@ def _counts(parent: Parent, removal: Removal) -> tuple[Counts, FailedCounts]:
         failed.add_rows(Stage.SELECT, source, (), rows_kept - gone[source])
         failed.add_rows(Stage.SELECT, source, (DropReason.REMOVED,), gone[source])
     return counts, failed
-
-
-def source_bytes(parent: Parent, shard: Shard) -> Mapping[str, int]:
-    """The bytes that the samples of each source have in a tar: from the header of an image to that of the next."""
-    return shard_files.source_bytes(parent.sidecar(shard.name, ["source", "tar_offset"]), shard.bytes)
 
 
 def _removed(run: Run, removal: Removal, by: str, because: str, *, is_asked: bool) -> pa.Table:

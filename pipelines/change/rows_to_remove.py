@@ -49,7 +49,7 @@ def in_shards(parent: Parent, request: Request) -> list[InShard]:
     """The rows of all shards that match; shards without any are left out."""
 
     def look(shard: Shard) -> InShard:
-        rows = parent.sidecar(shard.name, _OF_SHARDS)
+        rows = parent.samples(shard, _OF_SHARDS)
         numbers = np.flatnonzero(request.matches(rows))
         return InShard(shard, numbers, rows.take(numbers))
 
@@ -112,7 +112,7 @@ def images_gone(parent: Parent, in_shards: Sequence[InShard]) -> tuple[frozenset
 
     def look(shard: Shard) -> Counter[tuple[str, str]]:
         interrupts.check()
-        rows = parent.sidecar(shard.name, ["image_id", "source"])
+        rows = parent.samples(shard, ["image_id", "source"])
         return Counter(_images_of_sources(rows.filter(pc.is_in(rows["image_id"], value_set=images))))
 
     left = Counter[tuple[str, str]]()

@@ -16,11 +16,12 @@ from altalign.errors import UsageError
 from altalign.filters import concepts
 from altalign.filters.concepts import Entries, Numbers
 from altalign.pipelines.run import outputs
-from altalign.pipelines.run.shard_tables import BALANCE, CHOSEN, CONCEPTS, BalanceFacts
-from altalign.pipelines.run.units import Marks, Run, Unit
+from altalign.pipelines.run.shard_tables import CHOSEN, CONCEPTS
+from altalign.pipelines.run.units import Marks, Run
 from altalign.storage import arrays, parquet
 
 SHOWN_AT_MOST = 10_000  # entries whose counts are written
+_COUNTS = "select/concepts/counts"  # in work/: of all shards
 
 
 @dataclass(frozen=True)
@@ -85,36 +86,31 @@ def _sum(balance: Balance, run: Run, marks: Marks[Any]) -> Numbers:
     return counts
 
 
-def total(balance: Balance, run: Run, _unit: Unit) -> BalanceFacts:
-    """Add up the counts of all shards, and find the limit."""
+def total(balance: Balance, run: Run) -> int:
+    """Write the counts of all shards together; returns the limit."""
     counts = _sum(balance, run, CONCEPTS)
-    arrays.save(_counts(run), counts)
-    limit = balance.limit or concepts.limit_of(counts, balance.tail)
-    return BalanceFacts(limit=limit, entries=int((counts > 0).sum()), matches=int(counts.sum()))
+    arrays.save(run.work(_COUNTS), counts)
+    return balance.limit or concepts.limit_of(counts, balance.tail)
+
+
+@lru_cache(maxsize=1)
+def _total(path: str, _stamp: storage.Stamp) -> Numbers:
+    return arrays.read(path)
+
+
+def verdict(balance: Balance, run: Run, limit: int, rows: pa.Table) -> Verdict:
+    """The verdict on n samples: those whose lot is not drawn go."""
+    counts = _total(path := run.work(_COUNTS), storage.stamp(path))
+    matches = concepts.match(parquet.strings(rows, "caption"), _entries(balance.file, balance.digest))
+    stays = concepts.probabilities(matches, counts, limit, len(rows))
+    keys: npt.NDArray[np.bytes_] = np.array(parquet.values(rows, "key"), "S32")
+    return drop_where(pa.array(concepts.coins(keys, balance.seed) >= stays), DropReason.OUT_OF_BALANCE)
 
 
 def conclude(balance: Balance, run: Run) -> None:
     """Write `audit/balanced.parquet`: the entries in most captions, before and after."""
-    before, after = arrays.read(_counts(run)), _sum(balance, run, CHOSEN)
+    before, after = arrays.read(run.work(_COUNTS)), _sum(balance, run, CHOSEN)
     most = np.argsort(-before, kind="stable")[:SHOWN_AT_MOST]
     most = most[before[most] > 0]
     lines = _lines(balance.file).take(_entries(balance.file, balance.digest).number[most])
     outputs.write_audit(run, BALANCED, pa.table([lines, before[most], after[most]], schema=BALANCED.schema))
-
-
-def _counts(run: Run) -> str:
-    return run.work(BALANCE.step, "counts")
-
-
-@lru_cache(maxsize=1)
-def _all_counts(path: str, _matches: int) -> Numbers:
-    return arrays.read(path)
-
-
-def verdict(balance: Balance, run: Run, rows: pa.Table) -> Verdict:
-    """The verdict on n samples: those whose lot is not drawn go."""
-    facts = run.facts_of(BALANCE, "0")
-    matches = concepts.match(parquet.strings(rows, "caption"), _entries(balance.file, balance.digest))
-    stays = concepts.probabilities(matches, _all_counts(_counts(run), facts.matches), facts.limit, len(rows))
-    keys: npt.NDArray[np.bytes_] = np.array(parquet.values(rows, "key"), "S32")
-    return drop_where(pa.array(concepts.coins(keys, balance.seed) >= stays), DropReason.OUT_OF_BALANCE)

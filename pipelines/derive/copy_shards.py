@@ -1,6 +1,6 @@
 """Shards of some samples of other shards, which are copied as bytes: all that changes is where their images begin."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import chain, repeat
 from typing import NamedTuple
 
@@ -15,15 +15,14 @@ from altalign.data.shards import ShardWriter
 from altalign.errors import UnreadableError
 from altalign.machine import interrupts
 from altalign.machine.cores import cores
-from altalign.pipelines.run.shard_files import starts, write_files
+from altalign.pipelines.run.shard_files import Slice, slices, starts, write_files
 from altalign.pipelines.run.shard_tables import ShardFacts
 from altalign.storage import parquet
 
-GAP_BYTES = 64 << 10  # so much between two images is read over: what follows an image in a tar is far less
-AT_ONCE_BYTES = 8 << 20
 SECONDS_PER_SAMPLE = 3e-5  # of one core, about
 
 Numbers = npt.NDArray[np.int64]  # int64[n]
+Places = npt.NDArray[np.bytes_]  # S64[n]: image_id and key
 
 
 def at_once(folder: str, *, in_store: int = 16) -> int:
@@ -82,48 +81,54 @@ def _opened(part: Part) -> tuple[pa.Table, Iterator[tuple[str, bytes]]]:
 
 
 def images(tar: str, places: Sequence[tuple[int, int]]) -> Iterator[bytes]:
-    """The bytes at these places (offset, length) of images or samples, which rise; neighbours are read at once."""
-    groups = list[list[tuple[int, int]]]()
-    for offset, size in places:
-        begin, end = (groups[-1][0][0], sum(groups[-1][-1])) if groups else (0, -1)
-        if end <= offset <= end + GAP_BYTES and offset + size - begin <= AT_ONCE_BYTES and groups:
-            groups[-1].append((offset, size))
-        else:
-            groups.append([(offset, size)])
-    ranges = [(group[0][0], sum(group[-1]) - group[0][0]) for group in groups]
-    for group, (begin, length), data in zip(groups, ranges, storage.read_ranges(tar, ranges), strict=True):
+    """The bytes at these places (offset, length) of images or samples, which rise."""
+    for (_, length), data in zip(places, storage.read_ranges(tar, places), strict=True):
         interrupts.check()
         if len(data) != length:
             raise UnreadableError(f"{tar}: it ends {length - len(data):,} bytes before a sample does")
-        for offset, size in group:
-            yield data[offset - begin : offset - begin + size]
+        yield data
 
 
-class Slice(NamedTuple):
-    """Rows `begin` to `end` of what is chosen of a thing of this name."""
-
-    name: str
-    begin: int
-    end: int
+# Which samples a shard has -------------------------------------------------------------------------------------------
 
 
-def filled(chosen: Sequence[tuple[str, int]], per_shard: int) -> list[list[Slice]]:
-    """Cuts what is chosen (names and rows) into shards of exactly `per_shard` rows; the last may have fewer."""
-    left = sum(rows for _, rows in chosen)
-    return list(slices(chosen, (min(per_shard, left - begin) for begin in range(0, left, per_shard))))
+def merged(
+    where: str, sequences: Sequence[Sequence[tuple[str, int]]], read: Callable[[str], Places], per_shard: int
+) -> list[list[Slice]]:
+    """Cuts several sequences of things (names and rows) into full shards, as `filled` one: all rows come in one order.
+
+    `read` gives the places of a thing, which rise in a sequence; those of one thing of each are in memory. `where` is
+    what an error names.
+    """
+    waiting = [_rising(where, map(read, (name for name, _ in things))) for things in sequences]
+    heads = {number: block for number, blocks in enumerate(waiting) if (block := next(blocks, None)) is not None}
+    owners, sizes = np.zeros(0, np.int64), list[list[int]]()  # sizes: rows of each sequence in each shard
+    while heads:
+        interrupts.check()
+        last = min(block[-1] for block in heads.values())  # all up to here are in memory
+        taken = {number: int(np.searchsorted(block, last, side="right")) for number, block in heads.items()}
+        places = np.concatenate([heads[number][:many] for number, many in taken.items()])
+        in_order = np.repeat(list(taken), list(taken.values()))[np.argsort(places, kind="stable")]
+        owners = np.concatenate([owners, in_order])
+        for number, many in taken.items():
+            rest = heads.pop(number)[many:]
+            block = rest if len(rest) else next(waiting[number], None)
+            if block is not None:
+                heads[number] = block
+        while len(owners) >= per_shard or (len(owners) and not heads):
+            sizes.append(np.bincount(owners[:per_shard], minlength=len(sequences)).tolist())
+            owners = owners[per_shard:]
+    of_sequences = [slices(things, [of_shard[number] for of_shard in sizes]) for number, things in enumerate(sequences)]
+    return [list(chain(*of_shard)) for of_shard in zip(*of_sequences, strict=True)]
 
 
-def slices(things: Iterable[tuple[str, int]], sizes: Iterable[int]) -> Iterator[list[Slice]]:
-    """Cuts things, one after the other, into pieces of these sizes."""
-    left, name, begin, rows = iter(things), "", 0, 0
-    for size in sizes:
-        piece = list[Slice]()
-        while size:
-            if begin == rows:
-                name, rows = next(left)
-                begin = 0
-                continue
-            many = min(size, rows - begin)
-            piece.append(Slice(name, begin, begin + many))
-            begin, size = begin + many, size - many
-        yield piece
+def _rising(where: str, blocks: Iterable[Places]) -> Iterator[Places]:
+    """Yields the blocks that have places."""
+    before = b""
+    for block in blocks:
+        if not len(block):
+            continue
+        if block[0] < before or (block[1:] < block[:-1]).any():
+            raise UnreadableError(f"{where}: samples are not in the order of image_id and key")
+        yield block
+        before = block[-1]

@@ -175,7 +175,7 @@ def learn(run: Run, _: Unit) -> LearnedFacts:
         mapped = learned_map(run, training) if embedder.is_mapped else None
         calibration = Calibration(settings.embedder, settings.similarity_above, mapped, centroids_of(run, mapped))
     facts = LearnedFacts(len(calibration.centroids), len(training))
-    calibration_files.save(outputs.near_duplicates(run), calibration, facts.to_json())
+    calibration_files.save(outputs.near_duplicates(run), calibration, facts._asdict())
     return facts
 
 

@@ -7,7 +7,6 @@ that replaces others has to stay itself.
 """
 
 from collections.abc import Callable, Iterator
-from dataclasses import asdict
 from typing import Any
 
 import apache_beam as beam
@@ -262,6 +261,6 @@ def facts_of(run: Run) -> dict[str, int]:
         "cells": run.facts_of(CELLS, ONLY).cells,
         "largest_cell": max((facts.largest_cell for facts in joined), default=0),
         "images_compared": sum(facts.images for facts in compared),
-        **asdict(run.facts_of(REPLACED, ONLY)),
+        **run.facts_of(REPLACED, ONLY)._asdict(),
         "images_that_go_by_their_bytes": sum(facts.same_bytes for facts in [*compared, *joined]),
     }

@@ -13,10 +13,10 @@ from altalign.data.stages import STAGES
 from altalign.errors import UnreadableError
 from altalign.pipelines.run import image_tables, shard_tables, text_tables
 from altalign.pipelines.run.image_tables import TESTS
-from altalign.pipelines.run.units import Facts, Marks, Run
+from altalign.pipelines.run.units import Marks, Run
 from altalign.storage import Written
 
-STEPS: tuple[Marks[Facts], ...] = (*text_tables.STEPS, *image_tables.STEPS, *shard_tables.STEPS)
+STEPS: tuple[Marks[Any], ...] = (*text_tables.STEPS, *image_tables.STEPS, *shard_tables.STEPS)
 _STAGE_OF = {TESTS.step: "fetch"}
 FROM_THE_WEB = (".images", ".journal")  # endings of the files of a fetch unit
 
@@ -41,7 +41,7 @@ def steps_of(stage: str) -> list[str]:
     return [step.step for step in STEPS if step.step.split("/")[0] == stage]
 
 
-def marks(run: Run, steps: Sequence[Marks[Facts]] = STEPS) -> Iterator[Mark]:
+def marks(run: Run, steps: Sequence[Marks[Any]] = STEPS) -> Iterator[Mark]:
     """All marks of a run, in the order of steps; those of stages after them."""
     for marks_of in steps:
         step = marks_of.step
@@ -63,7 +63,7 @@ def outputs(run: Run) -> dict[str, Written]:
     return {path: file for content in of_marks for path, file in named(content).items() if not path.startswith("work/")}
 
 
-def look(run: Run, steps: Sequence[Marks[Facts]] = STEPS) -> list[Damage]:
+def look(run: Run, steps: Sequence[Marks[Any]] = STEPS) -> list[Damage]:
     """Compare all files that marks vouch for with what is there; in a store, which keeps what it took, sizes alone."""
     damages, by_file, files = list[Damage](), dict[str, Mark](), dict[str, Written]()
     for mark in marks(run, steps):

@@ -9,7 +9,7 @@ import pyarrow as pa
 
 from altalign import storage
 from altalign.data import audit_tables, generations, listing
-from altalign.data.audit_tables import AuditTable
+from altalign.data.audit_tables import FAILED_ROWS, AuditTable
 from altalign.data.counts import Counts, FailedCounts
 from altalign.data.reasons import CURATED, Stage
 from altalign.data.schema import DROPPED, RULES_VERSION, SCHEMA_VERSION
@@ -19,9 +19,9 @@ from altalign.filters import where
 from altalign.pipelines import card as dataset_card
 from altalign.pipelines.card import CardFacts
 from altalign.pipelines.run import image_tables, shard_tables, text_tables
-from altalign.pipelines.run.image_tables import DECONTAMINATED, FETCHED, FOUND_FACTS, ChosenFacts
-from altalign.pipelines.run.shard_tables import LIST_OF_FILES, ShardFacts
-from altalign.pipelines.run.text_tables import EXTRACTED, GROUPED, JUDGED, ExtractFacts, GroupFacts, JudgeFacts
+from altalign.pipelines.run.image_tables import DECONTAMINATED, FETCHED, FOUND_FACTS
+from altalign.pipelines.run.shard_tables import COUNTS_OF_RUN, LIST_OF_FILES, SUMMARY
+from altalign.pipelines.run.text_tables import EXTRACTED, GROUPED, JUDGED
 from altalign.pipelines.run.units import Run, Table
 from altalign.storage import Written, parquet
 
@@ -46,12 +46,12 @@ def dropped(run: Run, stage: Stage, name: str) -> str:
     return DROPPED_ROWS[stage].path(run, name)
 
 
-def write_dropped(path: str, stage: Stage, rows: pa.Table) -> None:
+def write_dropped(path: str, stage: Stage, rows: pa.Table, schema: pa.Schema = DROPPED) -> None:
     """Write the dropped rows of a stage; where there are none, the file of an earlier try is deleted."""
-    columns = {name: rows[name] for name in rows.column_names if name in DROPPED.names}
+    columns = {name: rows[name] for name in rows.column_names if name in schema.names}
     if not len(rows) and storage.exists(path):
         storage.delete(path)
-    parquet.write_any(path, parquet.table({**columns, "stage": stage.value}, DROPPED), DROPPED)
+    parquet.write_any(path, parquet.table({**columns, "stage": stage.value}, schema), schema)
 
 
 def write_audit(run: Run, table: AuditTable, rows: pa.Table | Sequence[Mapping[str, object]]) -> None:
@@ -76,7 +76,7 @@ def near_facts(run: Run) -> dict[str, Any]:
 # Counts ---------------------------------------------------------------------------------------------------------------
 
 
-def _counted_facts(run: Run) -> Iterator[ExtractFacts | JudgeFacts | GroupFacts | ChosenFacts]:
+def _counted_facts(run: Run) -> Iterator[Any]:
     """The facts of all units whose marks hold counts."""
     for marks in (EXTRACTED, JUDGED, GROUPED, FETCHED, DECONTAMINATED):
         for _, facts in run.all_facts(marks):
@@ -101,26 +101,44 @@ def counted_stages(run: Run, *, and_now: str = "") -> list[Stage]:
 
 # The end of a run -----------------------------------------------------------------------------------------------------
 
-Shards = Sequence[tuple[str, ShardFacts]]  # name and facts of each, in order
+
+def write_totals(
+    run: Run,
+    shards: Mapping[str, Any],
+    counts: Counts,
+    failed: FailedCounts,
+    *,
+    images: int,
+    more: Mapping[str, Any],
+) -> dict[str, Any]:
+    """Write counts and `summary.json`, which has these `images` and `more` entries; returns what it says.
+
+    CountsError: the counts do not add up, or the shards do not hold exactly the kept pairs.
+    """
+    pairs, size = (sum(getattr(facts, name) for facts in shards.values()) for name in ("rows", "bytes"))
+    stages = counts.stages_of_run()
+    counts.reconcile(stages, pairs=pairs)
+    failed.check(counts)
+    write_audit(run, FAILED_ROWS, failed.to_arrow())
+    COUNTS_OF_RUN.write(run, counts.to_arrow())
+    facts = {"stages": counts.summary(stages), "pairs": pairs, "images": images, "bytes": size}
+    facts |= {name: value for name, value in more.items() if name not in facts}
+    storage.write_json(SUMMARY.path(run), facts)
+    return facts
 
 
 def write_manifest(
     run: Run,
-    shards: Shards,
+    shards: Mapping[str, Any],
     files: Mapping[str, Written],
     facts: CardFacts,
     block: storage.Block,
     more: Mapping[str, Any] | None = None,
 ) -> None:
-    """Write `files.jsonl`, the card, and `manifest.json` last.
+    """Write `files.jsonl`, which names `files` by their paths in the run, the card, and `manifest.json` last.
 
-    Args:
-        run: the run.
-        shards: those of the run.
-        files: all files that the run's input and settings decide, by their paths in the run.
-        facts: of the card; the digest of the list is filled in here.
-        block: what was written since the last mark: the disk keeps it before there is a manifest.
-        more: further entries of the manifest.
+    `block` is what was written since the last mark: the disk keeps it before there is a manifest. The digest of the
+    list is filled into the `facts` of the card. `more` are further entries of the manifest.
     """
     more = more or {}
     list_of_files = listing.to_bytes(files)
@@ -138,7 +156,9 @@ def write_manifest(
     storage.sync(of_card)
     keys = ("rows", "bytes", "sha256", "parquet_sha256")
     manifest = {
-        "shards": [{"name": f"{name}.tar", **{key: getattr(shard, key) for key in keys}} for name, shard in shards],
+        "shards": [
+            {"name": f"{name}.tar", **{key: getattr(shard, key) for key in keys}} for name, shard in shards.items()
+        ],
         **{"pairs": facts.summary["pairs"], "schema_version": SCHEMA_VERSION, "rules_version": RULES_VERSION},
         "settings_sha256": listing.digest(run.path(listing.SETTINGS)).digest,
         "files": {"name": listing.FILE, "bytes": len(list_of_files), "sha256": number},

@@ -4,7 +4,7 @@ import io
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from typing import NamedTuple
 
 from rich.console import Console
@@ -68,15 +68,20 @@ class Watch:
 
     def look(self) -> None:
         """Look at the marks until told to stop."""
-        if self._console.is_terminal:
-            self._bar()
-            return
-        line_at = self._begin + LINE_EVERY_S
-        while not self.stop.wait(LOOK_EVERY_S):
-            if time.monotonic() >= line_at:
-                self._line(is_over=False)
-                line_at += LINE_EVERY_S
-        self._line(is_over=True)
+        from rich.progress import Progress
+
+        line_at, is_over = self._begin + LINE_EVERY_S, False
+        bar = Progress(*terminal.bar_columns("units {task.fields[speed]}"), console=self._console)
+        task = bar.add_task(self._name, total=len(self._rows), speed="")
+        with bar if self._console.is_terminal else nullcontext():
+            while not is_over:
+                is_over = self.stop.wait(LOOK_EVERY_S)
+                if self._console.is_terminal:
+                    finished = self._finished()
+                    bar.update(task, completed=len(finished), speed=self._speed(finished))
+                elif is_over or time.monotonic() >= line_at:
+                    self._line(is_over=is_over)
+                    line_at += LINE_EVERY_S
 
     def _finished(self) -> set[str]:
         """Names of the finished units; those of the last look where the marks cannot be read, which units report."""
@@ -84,35 +89,18 @@ class Watch:
             self._seen = set(self._run.finished(self._step)) & set(self._rows)
         return self._seen
 
-    def _rows_of(self, units: set[str]) -> int:
-        return sum(self._rows[name] for name in units)
-
     def _speed(self, finished: set[str]) -> str:
         """Rows a second of this attempt; units that an earlier one finished do not count."""
-        rows = self._rows_of(finished - self._before)
+        rows = sum(self._rows[name] for name in finished - self._before)
         return f"{rows / max(1e-3, time.monotonic() - self._begin):,.0f} rows/s" if rows else ""
 
     def _line(self, *, is_over: bool) -> None:
         finished, elapsed = self._finished(), time.monotonic() - self._begin
-        rows, units = self._rows_of(finished), len(self._rows)
+        rows, units = sum(self._rows[name] for name in finished), len(self._rows)
         left = (units - len(finished)) * elapsed / max(1, len(finished - self._before))
         parts = [f"{self._name}: {len(finished)} of {units} units", f"{rows:,} rows" if rows else ""]
         parts += [self._speed(finished), f"{elapsed:.1f} s" if is_over else f"about {left:.0f} s left"]
-        with suppress(OSError, AltalignError):
-            if not is_over and storage.exists(self._run.path("log", "trouble.json")):
-                parts.append("a unit failed, the engine tries it again (`altalign status` says why)")
         self._console.print(", ".join(filter(None, parts)), soft_wrap=True)
-
-    def _bar(self) -> None:
-        from rich.progress import Progress
-
-        with Progress(*terminal.bar_columns("units {task.fields[speed]}"), console=self._console) as bar:
-            task = bar.add_task(self._name, total=len(self._rows), speed="")
-            is_over = False
-            while not is_over:
-                is_over = self.stop.wait(LOOK_EVERY_S)
-                finished = self._finished()
-                bar.update(task, completed=len(finished), speed=self._speed(finished))
 
     def tell(self, report: Callable[[Progress], None]) -> None:
         """Tell a function of the caller's how far the step is, and how it ended; an error in it ends this alone."""
@@ -120,5 +108,5 @@ class Watch:
         while not is_over:
             is_over = self.stop.wait(LOOK_EVERY_S)
             finished, seconds = self._finished(), time.monotonic() - self._begin
-            of_all = len(self._rows), self._rows_of(finished), self._rows_of(set(self._rows))
-            report(Progress(self._step, len(finished), *of_all, seconds))
+            rows = sum(self._rows[name] for name in finished)
+            report(Progress(self._step, len(finished), len(self._rows), rows, sum(self._rows.values()), seconds))

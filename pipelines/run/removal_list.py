@@ -27,7 +27,7 @@ from altalign.storage import parquet
 # the columns that rows are matched by; dropped rows lack `sha256`
 COLUMNS = ("key", "image_id", "image_url", "page_url", "source_key", "found_sha256", "sha256")
 _ORIGIN = r"^(?P<origin>[A-Za-z][A-Za-z0-9+.-]*://[^/\\?#\s]+)(?:[/\\?#]|$)"  # white space in a host is skipped
-_CANDIDATES = 8  # that an error names
+_SHOWN = 8  # of what an error names
 _HEX_DIGITS = {"keys": 32, "image_ids": 32, "hashes": 64}
 # kinds of `removed.parquet`, and the fields of a request that have their hashes
 _KINDS = {"key": "keys", "image_id": "image_ids", "url": "urls", "sha256": "hashes", "domain": "domains"}
@@ -129,21 +129,19 @@ class Request:
         Raises:
             UsageError: rows of several inputs, or of several images, have it.
         """
-        candidates_of, names = dict[str, set[tuple[str, str]]](), dict(self.source_keys)
+        named, names = dict[str, set[tuple[str, str]]](), dict(self.source_keys)
         matching = rows.filter(pa.array(Request(source_keys=names).matches(rows)))
         for row in matching.select(["source", "source_key", "image_id"]).to_pylist():
             full = f"{row['source']}:{row['source_key']}"
             name = row["source_key"] if hashed(row["source_key"]) in names else full
-            candidates_of.setdefault(name, set()).add((full, row["image_id"] or ""))
-        for name, candidates in candidates_of.items():
-            if len(candidates) > 1:
-                those = ", ".join(f"{full} (image_id {image})" for full, image in sorted(candidates)[:_CANDIDATES])
-                more = " …" if len(candidates) > _CANDIDATES else ""
-                message = f"--source-keys: {name} is the name of {len(candidates):,}: {those}{more}"
-                are_told = len({full for full, _ in candidates}) == len(candidates)  # not in runs that were merged
-                raise UsageError(f"{message}; {'write SOURCE:NAME, or ' * are_told}give --image-ids or --keys")
+            named.setdefault(name, set()).add((full, row["image_id"] or ""))
+        for name, of_name in named.items():
+            if len(of_name) > 1:
+                those = ", ".join(f"{full} (image_id {image})" for full, image in sorted(of_name)[:_SHOWN])
+                message = f"--source-keys: {name} is the name of {len(of_name):,}: {those}"
+                raise UsageError(f"{message}; write SOURCE:NAME, or give --image-ids or --keys")
             names.pop(hashed(name))
-            names |= {hashed(full): full for full, _ in candidates}
+            names |= {hashed(full): full for full, _ in of_name}
         return replace(self, source_keys=names)
 
     def entries(self) -> list[tuple[str, str]]:

@@ -1,8 +1,8 @@
 """Writes the files of a shard, its tar and its side-car, and those of scores of its samples."""
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, BinaryIO, cast
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, BinaryIO, NamedTuple, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -17,6 +17,36 @@ from altalign.pipelines.run.units import Marks, Run
 from altalign.storage import Written, parquet
 
 _HEADER_BYTES, _END_BYTES = 512, 1024  # before an image, and after the last sample
+
+
+class Slice(NamedTuple):
+    """Rows `begin` to `end` of what is chosen of a thing of this name."""
+
+    name: str
+    begin: int
+    end: int
+
+
+def slices(things: Iterable[tuple[str, int]], sizes: Iterable[int]) -> Iterator[list[Slice]]:
+    """Cuts things (names and rows), one after the other, into pieces of these sizes."""
+    left, name, begin, rows = iter(things), "", 0, 0
+    for size in sizes:
+        piece = list[Slice]()
+        while size:
+            if begin == rows:
+                name, rows = next(left)
+                begin = 0
+                continue
+            many = min(size, rows - begin)
+            piece.append(Slice(name, begin, begin + many))
+            begin, size = begin + many, size - many
+        yield piece
+
+
+def filled(chosen: Sequence[tuple[str, int]], per_shard: int) -> list[list[Slice]]:
+    """Cuts what is chosen (names and rows) into shards of exactly `per_shard` rows; the last may have fewer."""
+    left = sum(rows for _, rows in chosen)
+    return list(slices(chosen, (min(per_shard, left - begin) for begin in range(0, left, per_shard))))
 
 
 def write_shard(folder: str, name: str, samples: Iterable[tuple[Mapping[str, object], bytes]]) -> ShardFacts:

@@ -3,9 +3,9 @@
 import hashlib
 import json
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Generic, Self, TypeVar, cast, dataclass_transform
+from typing import Any, Generic, TypeVar, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -28,33 +28,15 @@ IMAGES_PER_UNIT = 4_096
 Unit = dict[str, Any]
 
 
-@dataclass_transform(frozen_default=True)
-@dataclass(frozen=True)
-class Facts:
-    """The content of a finished unit's mark; subclasses are frozen dataclasses. A field that is None is not in it."""
-
-    def __init_subclass__(cls) -> None:
-        dataclass(frozen=True)(cls)
-
-    def to_json(self) -> dict[str, object]:
-        """The fields in their order."""
-        values = ((field.name, getattr(self, field.name)) for field in fields(self))
-        return {name: value for name, value in values if value is not None}
-
-    @classmethod
-    def from_json(cls, mark: Mapping[str, object]) -> Self:
-        """The inverse of `to_json`; other entries of the mark are ignored."""
-        return cls(**{field.name: mark.get(field.name) for field in fields(cls)})
-
-
+# The content of a finished unit's mark, a named tuple; a field that is None is not written.
 U = TypeVar("U", bound=Unit)
-F = TypeVar("F", bound=Facts)
-F_co = TypeVar("F_co", bound=Facts, covariant=True)
+F = TypeVar("F", bound="tuple[Any, ...]")
+F_co = TypeVar("F_co", bound="tuple[Any, ...]", covariant=True)
 
 
 @dataclass(frozen=True)
 class Marks(Generic[F_co]):
-    """The marks of a step: their folder in `work/`, and the class of their facts."""
+    """The marks of a step: their folder in `work/`, and the named tuple of their facts."""
 
     step: str
     facts: type[F_co]
@@ -110,11 +92,11 @@ class Run:
 
     def facts(self, marks: Marks[F], name: str) -> F | None:
         """The facts of a unit; None where it is not finished."""
-        mark = storage.read_sealed(self.mark(marks.step, name))
-        return marks.facts.from_json(mark) if mark else None
+        mark, kind = storage.read_sealed(self.mark(marks.step, name)), cast(Any, marks.facts)
+        return kind(*map(mark.get, kind._fields)) if mark else None
 
     def facts_of(self, marks: Marks[F], name: str) -> F:
-        """The facts of a unit that is finished; DamagedError where its mark is not there."""
+        """The same of a unit that is finished; DamagedError where its mark is not there."""
         if (facts := self.facts(marks, name)) is None:
             raise damaged(self.folder, self.mark(marks.step, name), "it is not there")
         return facts
@@ -150,7 +132,8 @@ def map_unit(run: Run, marks: Marks[F], unit: U, work: Callable[[Run, U], F]) ->
     interrupts.check()
     with storage.noted(run.work()) as block:
         facts = work(run, unit)
-    run.write_mark(marks.step, unit["name"], {"unit": unit["name"], **facts.to_json()}, block)
+    values = {name: value for name, value in cast(Any, facts)._asdict().items() if value is not None}
+    run.write_mark(marks.step, unit["name"], {"unit": unit["name"], **values}, block)
     return facts
 
 

@@ -16,7 +16,7 @@ import pyarrow as pa
 from altalign import storage
 from altalign.data.audit_tables import NEAR_TEST_IMAGES
 from altalign.data.counts import FailedCounts
-from altalign.data.reasons import KEPT, DropReason, Stage
+from altalign.data.reasons import DropReason, Stage
 from altalign.dedup.buckets import IN_A_BUCKET, NEAREST, nearest_clusters, share_bucket
 from altalign.dedup.near_duplicates import find_pairs
 from altalign.filters import identity
@@ -34,7 +34,6 @@ READS = (
     image_tables.IMAGES,
     text_tables.GROUPED_SURVIVORS,
 )
-WRITES = outputs.written_by("decontaminate")
 
 # facts of image_tables.FOUND that are added up
 TOTALS = ("images", "flat_images", "pairs", "pairs_without_a_bucket", "images_above", "images_without_a_bucket")
@@ -151,38 +150,32 @@ def _once(near: Near) -> Near:
 
 def plan(run: Run) -> list[image_tables.DropUnit]:
     """One unit a fetch unit; `place` is its place in their order."""
-    return [
-        image_tables.DropUnit(name=name, place=place, counts=facts.counts, kept=facts.kept, funnel=facts.funnel)
-        for place, (name, facts) in enumerate(run.all_facts(image_tables.FETCHED))
-    ]
+    names = run.finished(image_tables.FETCHED.step)
+    return [image_tables.DropUnit(name=name, place=place) for place, name in enumerate(names)]
 
 
 def drop(run: Run, unit: image_tables.DropUnit) -> image_tables.DropFacts:
     """Count the rows of a fetch unit; where any go, write these, and the numbers of those that stay."""
-    name, failed_counts = unit["name"], FailedCounts()
-    dropped = _dropped(run, unit) if index.is_searched(run) else None
-    if dropped is None or not len(dropped):
+    name, failed_counts, gone = unit["name"], FailedCounts(), list[image_tables.ImagesRow]()
+    rows = left = image_tables.FETCHED_ROWS.read(run, name)
+    dropped = _dropped(run, unit, rows) if index.is_searched(run) else rows.slice(0, 0)
+    if len(dropped):
+        stays = np.ones(len(rows), np.bool_)
+        stays[dropped["row"].to_numpy()] = False
+        left = rows.filter(pa.array(stays))
+        failed_counts.add(Stage.DECONTAMINATE, dropped["source"], dropped["failed"])
+        if run.config.audit.keep_dropped:
+            outputs.write_dropped(outputs.dropped(run, Stage.DECONTAMINATE, name), Stage.DECONTAMINATE, dropped)
+        image_tables.KEPT_ROWS.save(run, np.flatnonzero(stays), name)
+        gone = image_figures.dropped_images(Stage.DECONTAMINATE, dropped)
+    else:  # what an earlier try has left
         for path in (image_tables.KEPT_ROWS.path(run, name), outputs.dropped(run, Stage.DECONTAMINATE, name)):
             if storage.exists(path):
                 storage.delete(path)
-        for stage, source, reason, rows in unit["counts"]:
-            if stage == Stage.IMAGE and reason == KEPT:
-                failed_counts.add_rows(Stage.DECONTAMINATE, source, [], rows)
-        of_images: list[image_tables.FunnelRow]
-        of_images = [(Stage.DECONTAMINATE, *amounts[1:]) for amounts in unit["funnel"] if amounts[0] == Stage.IMAGE]
-        return image_tables.DropFacts(unit["kept"], **failed_counts.facts(), funnel=of_images, dropped_images=[])
-    stays = np.ones(unit["kept"], np.bool_)
-    stays[dropped["row"].to_numpy()] = False
-    left = image_tables.FETCHED_ROWS.read(run, name).filter(pa.array(stays))
     for source, count in parquet.tally(left["source"]):
         failed_counts.add_rows(Stage.DECONTAMINATE, source, [], count)
-    failed_counts.add(Stage.DECONTAMINATE, dropped["source"], dropped["failed"])
-    if run.config.audit.keep_dropped:
-        outputs.write_dropped(outputs.dropped(run, Stage.DECONTAMINATE, name), Stage.DECONTAMINATE, dropped)
-    image_tables.KEPT_ROWS.save(run, np.flatnonzero(stays), name)
     of_images = image_figures.of_images_at(Stage.DECONTAMINATE.value, left, sizes="blob_bytes")
-    gone = image_figures.dropped_images(Stage.DECONTAMINATE, dropped)
-    return image_tables.DropFacts(int(stays.sum()), **failed_counts.facts(), funnel=of_images, dropped_images=gone)
+    return image_tables.DropFacts(len(left), **failed_counts.facts(), funnel=of_images, dropped_images=gone)
 
 
 def _near_duplicates(run: Run, name: str) -> Near:
@@ -197,9 +190,9 @@ def gone(run: Run, name: str) -> Numbers:
     return _near_duplicates(run, name).nearest().images if has_sets else np.zeros(0, np.int64)
 
 
-def _dropped(run: Run, unit: image_tables.DropUnit) -> pa.Table:
+def _dropped(run: Run, unit: image_tables.DropUnit, rows: pa.Table) -> pa.Table:
     """The rows (`FETCHED_ROW`) that go, with their numbers, the reason, and what they are near to."""
-    rows, parts = image_tables.FETCHED_ROWS.read(run, unit["name"]), list[pa.Table]()
+    parts = list[pa.Table]()
     _, image_of = image_tables.images_of(rows)
 
     def add(reason: DropReason, images: Numbers, cosines: npt.NDArray[np.float64], more: pa.Table) -> None:
@@ -268,9 +261,9 @@ def conclude(run: Run) -> None:
         set_of = image_tables.TEST_NAMES.read(run)["test_set"].to_pylist()
         images_near = Counter(str(set_of[pair.test]) for pair in _goes(run))  # by the nearest test image
         facts["images_near"] = {name: images_near[name] for name in test_sets}
-    facts |= run.facts_of(image_tables.LEARNED, image_tables.ONLY).to_json()
+    facts |= run.facts_of(image_tables.LEARNED, image_tables.ONLY)._asdict()
     if of_index := run.facts(image_tables.INDEX, image_tables.ONLY):
-        facts |= of_index.to_json()
+        facts |= of_index._asdict()
     facts["similarity_above"] = index.calibration_of(run).similarity_above
     facts["require_bucket"] = run.config.decontaminate.require_bucket
     if run.config.decontaminate.test_sets:

@@ -37,10 +37,10 @@ from altalign.pipelines.stages.group_survivors import (
     OF_PLACES,
     OF_SURVIVORS,
     Ids,
-    Sorted,
     as_dropped,
     buckets_of,
     group,
+    in_one_order,
     partition_of,
 )
 from altalign.rules import own
@@ -49,16 +49,12 @@ from altalign.storage import arrays, parquet
 READS = (
     text_tables.CANDIDATES,
     text_tables.PLACES,
-    text_tables.REVISITS,
     text_tables.POOL_SIZE,
     *text_tables.FINAL,
 )
-WRITES = outputs.written_by("judge")
 
-SURVIVORS_BYTES = 192 << 20  # a unit's survivors are spilled when they have so many; most units' have fewer
-LONG_SURVIVORS_BYTES = 32 << 20  # the same where rows are long
-REPEATS_AT_MOST = 4096  # of a batch that are grouped: all rows of a pair meet in one partition, and may be millions
-FOLLOWED = -1  # in place of a file's number: what revisit records lead to
+SURVIVORS_BYTES = 128 << 20  # a unit's survivors are spilled when they have so many; most units' have fewer
+REPEATS_AT_MOST = 1_024  # of a batch that are grouped: all rows of a pair meet in one partition, and may be millions
 DROPPED_TEXT = parquet.with_dictionaries(DROPPED)  # as it is written: Arrow would hash these strings again
 
 # Measuring ------------------------------------------------------------------------------------------------------
@@ -169,9 +165,7 @@ def judge(run: Run, unit: PoolUnit) -> JudgeFacts:
                 if dropped is not None:
                     dropped.write(as_dropped(run, repeats).cast(DROPPED_TEXT))
             waiting.append(rows)
-            size = sum(part.nbytes for part in waiting)
-            is_long = size > sum(map(len, waiting)) * pool.BYTES_PER_ROW
-            if size >= (LONG_SURVIVORS_BYTES if is_long else SURVIVORS_BYTES):
+            if sum(part.nbytes for part in waiting) >= SURVIVORS_BYTES:
                 _spill(pa.concat_tables(waiting), buckets, spill)
                 waiting = [SURVIVOR.empty_table()]
             row += batch.num_rows
@@ -276,8 +270,9 @@ def _without_repeats(rows: pa.Table) -> tuple[pa.Table, pa.Table]:
     first_bytes = np.ascontiguousarray(arrays.ids_of(rows["key"])[:, :8]).view("<u8")
     if len(rows) - len(np.unique(first_bytes)) <= REPEATS_AT_MOST:
         return rows, rows.slice(0, 0)
-    every = Sorted(rows.to_batches, rows.nbytes)  # each pair stays once, as grouping chooses it
-    return every.take(np.flatnonzero(~every.repeated)), every.take(np.flatnonzero(every.repeated))
+    rows, is_repeated = in_one_order(rows)  # each pair stays once, as grouping chooses it
+    kept, repeats = (rows.filter(pa.array(which)).combine_chunks() for which in (~is_repeated, is_repeated))
+    return kept, repeats
 
 
 def _spill(rows: pa.Table, buckets: Groups, spill: SpillWriter) -> None:
@@ -312,7 +307,6 @@ class Judge(beam.PTransform[Any, Any]):
         placed = pooled(self._run, self._places, at_once=1).with_output_types(tuple[int, bytes])
         facts = ((file.number, self._run.facts_of(text_tables.EXTRACTED, file.name)) for file in self._run.files)
         with_places = [number for number, of_file in facts if of_file.places is not None]
-        with_places += [FOLLOWED] * storage.exists(text_tables.REVISITS.path(self._run))
         survivors = input_or_inputs | "JudgeUnits" >> judged
         places = input_or_inputs.pipeline | "NameFiles" >> create(self._run, with_places) | "FindPlaces" >> placed
         grouped = MergePartitions(self._run, text_tables.GROUPED, self._groups, group)
@@ -325,9 +319,8 @@ class Judge(beam.PTransform[Any, Any]):
 
     def _places(self, file: int) -> Iterator[Element]:
         """Write how partitions cut the places of a file, which are sorted by image_id."""
-        name = "revisits" if file == FOLLOWED else self._run.files[file].name
-        table = text_tables.REVISITS if file == FOLLOWED else text_tables.PLACES
-        ids = table.array(self._run, name)["image_id"]
+        name = self._run.files[file].name
+        ids = text_tables.PLACES.array(self._run, name)["image_id"]
         partitions = partition_of(np.ascontiguousarray(ids).view(np.uint8).reshape(-1, 16), self._groups.partitions)
         begins = np.searchsorted(partitions, np.arange(self._groups.partitions + 1)) * PLACE.itemsize
         lengths = np.diff(begins)
@@ -336,8 +329,8 @@ class Judge(beam.PTransform[Any, Any]):
         slices["bucket"] = self._groups.bucket(partition, OF_PLACES)
         slices["offset"], slices["length"] = begins[partition], lengths[partition]
         text_tables.SLICES_OF_PLACES.save(self._run, slices, name)
-        index = text_tables.SLICES_OF_PLACES.path(self._run, name)
-        yield from elements(table.path(self._run, name), file, index, (0, len(slices)), self._groups)
+        path, index = (table.path(self._run, name) for table in (text_tables.PLACES, text_tables.SLICES_OF_PLACES))
+        yield from elements(path, file, index, (0, len(slices)), self._groups)
 
 
 def conclude(run: Run) -> None:

@@ -25,13 +25,12 @@ from altalign.pipelines.engine.map_units import pooled
 from altalign.pipelines.engine.spilled_groups import Element, Groups, MergePartitions, Spilled, SpillWriter, elements
 from altalign.pipelines.figures.text_figures import MOST, Edges, Top
 from altalign.pipelines.opening.find import named_tables
-from altalign.pipelines.run import outputs, pool, text_tables
+from altalign.pipelines.run import pool, text_tables
 from altalign.pipelines.run.text_tables import CANDIDATES, POOL_SIZE
 from altalign.pipelines.run.units import Run, map_unit
 from altalign.storage import parquet
 
 READS = (CANDIDATES, POOL_SIZE)
-WRITES = outputs.written_by("tables")
 
 ROWS_PER_PARTITION = 200_000  # about 30 MB of hashes in one thread of a merge
 NGRAMS, HOT, TEXTS, IMAGES = range(4)  # kinds of slices in a spill file; those of images have one kind for each source

@@ -13,7 +13,6 @@ import numpy.typing as npt
 
 from altalign import storage
 from altalign.data import listing
-from altalign.data.audit_tables import FAILED_ROWS
 from altalign.data.reasons import CURATED
 from altalign.filters.image_headers import STRICT_PILLOW
 from altalign.pipelines.card import CardFacts
@@ -21,9 +20,8 @@ from altalign.pipelines.figures import image_figures
 from altalign.pipelines.images import for_shards
 from altalign.pipelines.near import index
 from altalign.pipelines.opening import summary
-from altalign.pipelines.run import image_tables, marks, outputs, shard_tables, text_tables
+from altalign.pipelines.run import image_tables, marks, outputs, shard_files, shard_tables, text_tables
 from altalign.pipelines.run.image_tables import DECONTAMINATED, image_range, kept_rows
-from altalign.pipelines.run.shard_files import write_shard
 from altalign.pipelines.run.units import Run
 from altalign.storage.ranges import Ranges
 
@@ -36,33 +34,17 @@ READS = (
     *text_tables.TABLE_FACTS.values(),
     image_tables.FOUND_FACTS,
 )
-WRITES = outputs.written_by("write")
 
 SECONDS_PER_SAMPLE = 1e-3  # docs/concepts/speed.md
 
 
 def plan(run: Run) -> list[shard_tables.ShardUnit]:
-    """One unit a shard: which rows of which fetch units, in order. Shards that were deleted or cut are written anew."""
-    for name, facts in run.all_facts(shard_tables.WRITTEN):
-        sizes = {run.path(*path.split("/")): file.bytes for path, file in shard_tables.files_of(name, facts)}
-        if not all(storage.exists(path) and storage.stamp(path).size == size for path, size in sizes.items()):
-            storage.delete(run.mark(shard_tables.WRITTEN.step, name))
-    per_shard = run.config.shards.samples_per_shard
+    """One unit a shard: which rows of which fetch units, in order."""
     units = [(name, facts.kept) for name, facts in run.all_facts(DECONTAMINATED) if facts.kept]
-    ends = np.cumsum([kept for _, kept in units]).tolist()
-    total = ends[-1] if ends else 0
-    shards: list[shard_tables.ShardUnit] = []
-    for begin in range(0, total, per_shard):
-        end = min(begin + per_shard, total)
-        first = int(np.searchsorted(ends, begin, side="right"))
-        parts = list[tuple[str, int, int]]()
-        while first < len(units) and ends[first] - units[first][1] < end:
-            name, kept = units[first]
-            start = ends[first] - kept
-            parts.append((name, max(0, begin - start), min(kept, end - start)))
-            first += 1
-        shards.append(shard_tables.ShardUnit(name=f"{len(shards):05d}", rows=end - begin, parts=parts))
-    return shards
+    return [
+        shard_tables.ShardUnit(name=f"{number:05d}", rows=sum(end - begin for _, begin, end in parts), parts=[*parts])
+        for number, parts in enumerate(shard_files.filled(units, run.config.shards.samples_per_shard))
+    ]
 
 
 def seconds(_run: Run, shards: Sequence[shard_tables.ShardUnit]) -> float:
@@ -92,49 +74,36 @@ def write_rows(run: Run, name: str, parts: Iterable[tuple[str, npt.NDArray[np.in
     images = for_shards.images(fetched(), run.config.shards, threads=run.config.engine.threads)
     with STRICT_PILLOW, closing(images):
         samples = (({**row, **image.measured}, image.bytes) for row, image in images)
-        return write_shard(run.path("shards"), name, samples)
+        return shard_files.write_shard(run.path("shards"), name, samples)
 
 
 def conclude(run: Run) -> None:
     """Write counts and summary, then the list of all files, the data-set card, and the manifest last."""
-    shards = list(run.all_facts(shard_tables.WRITTEN))
-    shared = sum(before.last_image == after.first_image for (_, before), (_, after) in pairwise(shards))
-    end(run, shards, images=sum(facts.images for _, facts in shards) - shared)
+    shards = dict(run.all_facts(shard_tables.WRITTEN))
+    shared = sum(before.last_image == after.first_image for before, after in pairwise(shards.values()))
+    end(run, shards, images=sum(facts.images for facts in shards.values()) - shared)
 
 
 def end(
     run: Run,
-    shards: outputs.Shards,
+    shards: Mapping[str, shard_tables.ShardFacts],
     *,
     images: int,
     listed: Mapping[str, storage.Written] | None = None,
     more: Mapping[str, Any] | None = None,
 ) -> None:
-    """Write what comes after the shards of a run whose other stages are done, the manifest last.
+    """Write what comes after the shards, of so many `images`, of a run whose other stages are done; the manifest last.
 
-    Args:
-        run: the run.
-        shards: name and facts of each, in order.
-        images: how many they have.
-        listed: files of the run that no mark names.
-        more: further entries of the manifest.
-
-    Raises:
-        CountsError: the counts of the run do not add up, or the shards do not hold exactly the kept pairs.
+    `listed` are files of the run that no mark names, `more` further entries of the manifest.
     """
-    counts, failed_counts = outputs.counts_of(run), outputs.failed_counts_of(run)
-    pairs, size = (sum(getattr(facts, name) for _, facts in shards) for name in ("rows", "bytes"))
-    counts.reconcile(CURATED, pairs=pairs)
-    failed_counts.check(counts)
-    facts = {"stages": counts.summary(CURATED), "pairs": pairs, "images": images, "bytes": size}
+    counts, failed = outputs.counts_of(run), outputs.failed_counts_of(run)
     with storage.noted() as block:
-        outputs.write_audit(run, FAILED_ROWS, failed_counts.to_arrow())
-        shard_tables.COUNTS_OF_RUN.write(run, counts.to_arrow())
-        if index.is_searched(run):
-            facts["near_duplicates"] = outputs.near_facts(run)
-        storage.write_json(shard_tables.SUMMARY.path(run), facts)
-        image_figures.write_funnel(run, tars=size, samples=(of_shard.source_bytes for _, of_shard in shards))
-        image_figures.write_samples(run, [name for name, _ in shards])
+        near = {"near_duplicates": outputs.near_facts(run)} if index.is_searched(run) else {}
+        facts = outputs.write_totals(run, shards, counts, failed, images=images, more=near)
+        of_samples = (of_shard.source_bytes for of_shard in shards.values())
+        image_figures.write_funnel(run, tars=facts["bytes"], samples=of_samples)
+        image_figures.write_samples(run, list(shards))
     files = {**marks.outputs(run), **outputs.files_of(run, block), **(listed or {})}
     files |= {module.kept_as: listing.digest(run.path(module.kept_as)) for module in run.modules}
-    outputs.write_manifest(run, shards, files, CardFacts(run.config, counts, facts, summary.notes(run)), block, more)
+    card = CardFacts(run.config, counts, facts, summary.notes(run))
+    outputs.write_manifest(run, shards, files, card, block, more)

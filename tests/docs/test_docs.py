@@ -330,8 +330,6 @@ def test_every_file_of_a_run_is_described(checkout: Path):
         ".adding/*",
         "shards/gNNNN-NNNNN.tar",
         "audit/balanced.parquet",
-        "keys.parquet",
-        "keys.json",
         "work/trial/*",
         "work/fetched/*",
         *(pattern for pattern in patterns if pattern.startswith("trial/")),

@@ -133,17 +133,17 @@ def test_work_of_another_layout_is_not_taken_over(run: Path, monkeypatch: pytest
     assert main(["audit", "run"]) == 0
 
 
-def test_a_run_of_one_generation_needs_all_scores(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_scores_follow_into_runs_of_one_generation(run: Path) -> None:
     Path("scores.toml").write_text('[[score]]\nname = "text"\nkind = "text"\n', encoding="utf-8")
     assert main(["score", "run", "--with", "scores.toml"]) == 0
     assert main(ADD) == 0
-    capsys.readouterr()
-    assert main(["merge", "run"]) == 2
-    assert "measure them with `altalign score`" in capsys.readouterr().err
     assert main(["score", "run", "--with", "scores.toml"]) == 0
+    rows = by_key("run")
     assert main(["select", "run", "chosen", "--where", "width > 0"]) == 0  # of two generations
-    assert main(["merge", "run"]) == 0
-    for made in ("run", "chosen"):
+    assert main(["merge", "run", "--to", "whole"]) == 0
+    for made in ("whole", "chosen"):
+        assert by_key(made) == rows
+        assert [row["key"] for row in rows_of(Path(made))] == list(rows)
         followed = scores_of(Path(made, "scores"))
         Path(made, "scores").rename(f"followed-{made}")
         assert main(["score", made, "--with", "scores.toml"]) == 0
@@ -194,7 +194,7 @@ def test_a_run_of_other_rules_is_refused(
     monkeypatch.setattr("altalign.pipelines.derive.parents.RULES_VERSION", "another")
     assert main(ADD) == 2
     assert "rules_version" in capsys.readouterr().err
-    assert main(["merge", "run"]) == 2
+    assert main(["merge", "run", "--to", "no"]) == 2
     assert "rules_version" in capsys.readouterr().err
 
 

@@ -73,7 +73,7 @@ COMMANDS = {
     "add": Command("finished", ["add", "one", *GROWN], ["one"], changes_runs=True),
     "add frozen": Command("finished", ["add", "one", *GROWN, "--mode", "frozen"], ["one"], changes_runs=True),
     "remove": Command("finished", ["remove", "one", "--keys", "keys"], ["one"], changes_runs=True),
-    "merge one": Command("finished", ["merge", "grown"], ["grown"], changes_runs=True),
+    "merge one": Command("finished", ["merge", "grown", "--to", "made"], ["made", "grown"]),
     "merge": Command("finished", ["merge", "one", "other", "--to", "made"], ["made", "one", "other"]),
     "select a list": Command("finished", ["select", "one", "made", "--list", "keys"], ["made", "one"]),
     "select shares": Command(

@@ -162,7 +162,7 @@ def test_every_file_but_those_that_say_when_is_made_anew(run: Path, capsys: pyte
 @pytest.mark.parametrize(
     ("name", "why"),
     [
-        ("run.json", "nothing else has what it says"),
+        ("run.json", "nothing else has what run.json says"),
         ("notes.txt", "nothing lists it"),
         ("shards/00000.tar", "it cannot be made anew: work/ was deleted"),
     ],

@@ -162,14 +162,13 @@ class LivingRuns(RuleBasedStateMachine):
             went = {o.key for o in self.kept(name) if o.key in gone or o.image_id in gone}
             self.set(name, replace(of, gone={*of.gone, *gone, *went}))
 
+    @precondition(lambda self: "whole" not in self.runs)
     @rule(data=st.data())
     def make_one_generation(self, data: st.DataObject) -> None:
         name = data.draw(st.sampled_from(sorted(self.runs)))
-        if main(["merge", name]) != 0:  # it has scores, and not of what was added since
-            assert Path(name, "scores", "text").exists()
-            assert main(["score", name, "--with", "scorers.toml"]) == 0
-            assert main(["merge", name]) == 0
-        self.changed.add(name)
+        assert main(["merge", name, "--to", "whole"]) in (0, 1)
+        assert not list(Path("whole", "shards").glob("g*"))
+        self.set("whole", replace(self.runs[name], can_grow=False))
 
     @precondition(lambda self: not self.runs["one"].gone)  # else they would come back, and it is refused
     @rule()
@@ -224,15 +223,6 @@ class LivingRuns(RuleBasedStateMachine):
             shutil.rmtree("rest")
         else:
             assert main(["select", name, new, *options]) == 0
-        if how == "where":
-            assert main(["select", name, "keys", *options, "--keys-only"]) == 0
-            listed = pq.read_table("keys/keys.parquet").to_pylist()
-            there = {
-                path.stem: pq.read_table(path)["key"].to_pylist() for path in Path(name, "shards").glob("*.parquet")
-            }
-            assert all(row["key"] in there[row["shard"]] for row in listed)
-            assert sorted(row["key"] for row in listed) == sorted(chosen)
-            shutil.rmtree("keys")
         of = self.runs[name]
         self.set(new, replace(of, unselected={*of.unselected, *images} - chosen, can_grow=False))
 

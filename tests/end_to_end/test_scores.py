@@ -110,23 +110,21 @@ def test_a_selection_of_a_selection_counts_on(scored: Path, tmp_path: Path) -> N
     assert stages[:-1] == before[:-1]
 
 
+def keys_of(run: Path) -> set[str]:
+    return {row["key"] for row in rows(run).to_pylist()}
+
+
 @pytest.mark.parametrize("share", ["0.25", "0.5", "1"])
-def test_the_largest_share_is_that_of_a_sort(
-    scored: Path, tmp_path: Path, share: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_largest_share_is_that_of_a_sort(scored: Path, tmp_path: Path, share: str) -> None:
     out = tmp_path / "out"
-    selected(scored, out, "--where", "text_characters > 10", "--top", f"similarity={share}", "--keys-only")
+    selected(scored, out, "--where", "text_characters > 10", "--top", f"similarity={share}")
     kept = sorted(
         (row for row in rows(scored / "run").to_pylist() if row["text_characters"] > 10),
         key=lambda row: -row["similarity"],
     )
     threshold = kept[-(-int(len(kept) * float(share) * 4) // 4) - 1]["similarity"]
     wanted = {row["key"] for row in kept if row["similarity"] >= threshold}
-    keys = pq.read_table(out / "keys.parquet")
-    assert f"out/keys.parquet: the keys of {len(wanted)} pairs" in capsys.readouterr().out
-    assert set(keys["key"].to_pylist()) == wanted
-    assert json.loads((out / "keys.json").read_bytes())["pairs"] == len(wanted)
-    assert not (out / "shards").exists()
+    assert keys_of(out) == wanted
 
 
 def test_values_that_are_missing_have_to_be_spoken_of(
@@ -137,8 +135,8 @@ def test_values_that_are_missing_have_to_be_spoken_of(
     assert said == "run: image_url may have no value; say what becomes of those: --nulls drop, or --nulls keep"
     found = {}
     for nulls in ("drop", "keep"):
-        out = selected(scored, tmp_path / nulls, "--where", where, "--nulls", nulls, "--keys-only")
-        found[nulls] = set(pq.read_table(out / "keys.parquet")["key"].to_pylist())
+        out = selected(scored, tmp_path / nulls, "--where", where, "--nulls", nulls)
+        found[nulls] = keys_of(out)
     table = rows(scored / "run")
     assert found["drop"] == set(duckdb_keys(table, f"SELECT key FROM rows WHERE {where}"))
     assert found["keep"] - found["drop"] == set(duckdb_keys(table, "SELECT key FROM rows WHERE image_url IS NULL"))
@@ -239,8 +237,8 @@ def test_a_balance_keeps_what_a_plain_loop_keeps_and_less_of_a_lower_limit(score
     for limit in (3, 12):
         out = tmp_path / str(limit)
         balance = ["--balance", str(tmp_path / "entries.txt"), "--balance-limit", str(limit), "--balance-seed", "5"]
-        selected(scored, out, "--where", "text_characters > 10", *balance, "--keys-only")
-        kept.append(set(pq.read_table(out / "keys.parquet")["key"].to_pylist()))
+        selected(scored, out, "--where", "text_characters > 10", *balance)
+        kept.append(keys_of(out))
         stays = [1 - math.prod(1 - min(1, limit / counts[line]) for line in has[row["key"]]) for row in table]
         drawn = concepts.coins(keys, 5) < stays
         assert kept[-1] == {row["key"] for row, is_drawn in zip(table, drawn, strict=True) if is_drawn}

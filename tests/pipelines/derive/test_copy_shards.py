@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from altalign.data import shards
 from altalign.errors import UnreadableError
 from altalign.pipelines.derive import copy_shards
-from altalign.pipelines.derive.copy_shards import Part, Slice
-from altalign.pipelines.run.shard_files import write_shard
+from altalign.pipelines.derive.copy_shards import Part
+from altalign.pipelines.run.shard_files import Slice, filled, write_shard
 
 
 def row(number: int, size: int) -> dict[str, object]:
@@ -32,12 +32,10 @@ def written(tmp_path: Path) -> tuple[str, list[bytes]]:
     return str(tmp_path), images
 
 
-@pytest.mark.parametrize("at_once", [1, 100_000, 8 << 20])
 def test_a_copied_shard_has_the_bytes_of_one_written_of_the_same_samples(
-    written: tuple[str, list[bytes]], tmp_path: Path, at_once: int, monkeypatch: pytest.MonkeyPatch
+    written: tuple[str, list[bytes]], tmp_path: Path
 ) -> None:
     folder, images = written
-    monkeypatch.setattr(copy_shards, "AT_ONCE_BYTES", at_once)
     of_first, of_second = np.array([0, 1, 2, 7, 38, 39]), np.array([5])
     parts = [Part(folder, "00000", of_first), Part(folder, "00001", of_second)]
     copied = copy_shards.copied(str(tmp_path / "copied"), "00000", [parts])
@@ -76,7 +74,7 @@ def test_a_tar_of_another_side_car_is_named(written: tuple[str, list[bytes]]) ->
 @given(st.lists(st.tuples(st.text("abc", min_size=1), st.integers(0, 20))), st.integers(1, 9))
 def test_shards_are_filled_in_order(chosen: list[tuple[str, int]], per_shard: int) -> None:
     one_by_one = [(name, number) for name, rows in chosen for number in range(rows)]
-    shards = copy_shards.filled(chosen, per_shard)
+    shards = filled(chosen, per_shard)
     found = [[(name, number) for name, begin, end in parts for number in range(begin, end)] for parts in shards]
     assert found == [one_by_one[begin : begin + per_shard] for begin in range(0, len(one_by_one), per_shard)]
     assert all(isinstance(part, Slice) and part.begin < part.end for parts in shards for part in parts)

@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from altalign.errors import UnreadableError
-from altalign.pipelines.derive.parents import Places, merged
+from altalign.pipelines.derive.copy_shards import Places, merged
 
 
 def places(numbers: list[int]) -> Places:

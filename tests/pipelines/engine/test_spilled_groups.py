@@ -1,4 +1,4 @@
-from collections import defaultdict
+from collections import defaultdict, namedtuple
 from pathlib import Path
 
 import apache_beam as beam
@@ -21,11 +21,13 @@ from altalign.pipelines.engine.spilled_groups import (
     elements,
     slices_of,
 )
-from altalign.pipelines.run.units import Facts, Marks, Run
+from altalign.pipelines.run.units import Marks, Run
 from tests.support.runs import run_of
 
 PARTITIONS, KINDS = 128, 3
 Unit = list[tuple[int, bytes]]  # (bucket, slice) in order of writing
+
+Nothing = namedtuple("Nothing", "")
 
 
 def spilled(folder: Path, order: int, unit: Unit) -> list[int]:
@@ -113,16 +115,16 @@ def test_every_partition_is_merged_of_several_collections_also_an_empty_one(tmp_
     run = run_of(tmp_path)
     groups, path = Groups(4), str(tmp_path / "0.spill")
 
-    def merge(run: Run, partition: int, gathered: Spilled) -> Facts:
+    def merge(run: Run, partition: int, gathered: Spilled) -> Nothing:
         slices = [[bucket, data.decode()] for bucket, data in gathered.slices([partition])]
         storage.write_json(run.path(f"{partition}.json"), {"slices": slices})
-        return Facts()
+        return Nothing()
 
     some: list[Element] = list(elements(path, 0, path, spilled(tmp_path, 0, [(2, b"two"), (0, b"zero")]), groups))
     with beam.Pipeline(options=PipelineOptions(["--runner=FnApiRunner"])) as pipeline:
         elsewhere = pipeline | "Nothing" >> beam.Create([]).with_output_types(tuple[int, bytes])
         spills = pipeline | "Some" >> beam.Create(some).with_output_types(tuple[int, bytes])
-        merged = (spills, elsewhere) | MergePartitions(run, Marks("merged", Facts), groups, merge)
+        merged = (spills, elsewhere) | MergePartitions(run, Marks("merged", Nothing), groups, merge)
         assert_that(merged, equal_to([0, 1, 2, 3]))
     slices = [storage.read_json(run.path(f"{partition}.json"))["slices"] for partition in range(4)]
     assert slices == [[[0, "zero"]], [], [[2, "two"]], []]

@@ -52,18 +52,6 @@ def test_elsewhere_than_on_a_terminal_there_is_one_plain_line_at_the_end(tmp_pat
     assert "\x1b" not in line
 
 
-def test_a_line_says_that_a_unit_failed_and_is_tried_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(progress, "LINE_EVERY_S", 0.0)
-    monkeypatch.setattr(progress, "LOOK_EVERY_S", 0.001)
-    run, file = run_of(tmp_path), Written(2)
-    storage.write_json(run.path("log", "trouble.json"), {"kind": "UnreadableError", "message": "b.csv: cut"})
-    with progress.watched(run, "judge/units", UNITS, Console(file=file, width=200)):
-        assert file.is_there.wait(PATIENCE_S)
-    first, *_, last = file.getvalue().splitlines()
-    assert first.endswith("a unit failed, the engine tries it again (`altalign status` says why)")
-    assert "failed" not in last
-
-
 def test_lines_come_while_a_step_is_at_work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(progress, "LINE_EVERY_S", 0.0)
     monkeypatch.setattr(progress, "LOOK_EVERY_S", 0.001)

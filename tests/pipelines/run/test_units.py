@@ -1,6 +1,7 @@
 """Units are done once, and their marks vouch for their files."""
 
 import hashlib
+from collections import namedtuple
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ from altalign import storage
 from altalign.errors import DamagedError, UnreadableError
 from altalign.pipelines.run import marks
 from altalign.pipelines.run.text_tables import JUDGED as OF_JUDGE
-from altalign.pipelines.run.units import Facts, InputFile, Marks, Run, Unit, map_unit
+from altalign.pipelines.run.units import InputFile, Marks, Run, Unit, map_unit
 from altalign.settings.curate import CurateConfig
 from altalign.storage import blocks
 
@@ -22,12 +23,8 @@ def config(**sections: Any) -> CurateConfig:
     return CurateConfig.from_values({"input": [{"paths": ["*.parquet"], "kind": "table"}], **sections}, where="test")
 
 
-class Rows(Facts):
-    rows: int
-    nested: list[Any]
-    note: str | None
-
-
+Rows = namedtuple("Rows", "rows nested note")
+Nothing = namedtuple("Nothing", "")
 EXTRACTED, JUDGED, COUNTED = (Marks(step, Rows) for step in ("extract", "judge/units", "tables/units"))
 
 
@@ -55,7 +52,7 @@ def test_a_unit_is_done_once_and_its_mark_answers_from_then_on(tmp_path: Path) -
 def test_a_unit_without_facts_of_its_own_is_done_once_too(tmp_path: Path) -> None:
     run, calls = Run(str(tmp_path), config(), FILES), []
     for _ in range(2):
-        map_unit(run, Marks("write", Facts), Unit(name="00000"), lambda *_: calls.append(1) or Facts())
+        map_unit(run, Marks("write", Nothing), Unit(name="00000"), lambda *_: calls.append(1) or Nothing())
     assert calls == [1]
 
 

@@ -19,20 +19,21 @@ from altalign.pipelines.engine.options import options
 from altalign.pipelines.opening import reopen
 from altalign.pipelines.opening.find import find_run
 from altalign.pipelines.run import marks
+from altalign.pipelines.run.outputs import written_by
 from altalign.pipelines.run.units import Run, Table
 from altalign.pipelines.stages import decontaminate, extract, fetch, judge, tables, write
 from altalign.settings.curate import CurateConfig
 from tests.support.curations import write_input
 
 DECLARED = dict(zip(STAGES, (extract, tables, judge, fetch, decontaminate, write), strict=True))
-WRITTEN = list(chain.from_iterable(module.WRITES for module in DECLARED.values()))
+WRITTEN = list(chain.from_iterable(map(written_by, STAGES)))
 
 
 def test_what_a_stage_reads_was_written_by_an_earlier_one() -> None:
     written = list[Table]()
     for stage, module in DECLARED.items():
         assert [(stage, table.where) for table in module.READS if table not in written] == []
-        written += module.WRITES
+        written += written_by(stage)
 
 
 def test_each_table_has_one_writer_and_one_path() -> None:
@@ -52,7 +53,7 @@ def test_a_stage_needs_no_table_but_those_it_reads_and_leaves_those_it_writes(
             before = {*storage.files_below(run.folder)}
             curate.run_stage(run, stage, grounds[stage], flags, None)
             for path in sorted({*storage.files_below(run.folder)} - before - by_the_way(run)):
-                check(path, *(table for table in module.WRITES if matches(run, table, path)))
+                check(path, *(table for table in written_by(stage) if matches(run, table, path)))
             for source, kept in aside.items():
                 Path(source).parent.mkdir(parents=True, exist_ok=True)
                 shutil.move(kept, source)
