@@ -1,6 +1,5 @@
 """`altalign VERB …`: imports a verb's module when it is called, and reports every error as a line and an exit code."""
 
-import difflib
 import errno
 import logging
 import os
@@ -127,9 +126,7 @@ def _run(args: list[str], verbs: Verbs) -> int:
         sys.stdout.write(f"altalign {__version__}\n")
         return 0
     if args[0] not in verbs:
-        near = difflib.get_close_matches(args[0], verbs, n=1, cutoff=0.65)
-        hint = f"did you mean {near[0]}?" if near else f"there are: {', '.join(verbs)}"
-        raise UsageError(f"{args[0]}: no such verb ({hint})")
+        raise UsageError(f"{args[0]}: no such verb (there are: {', '.join(verbs)})")
     module, function = verbs[args[0]][0].split(":")
     return getattr(import_module(module), function)(args[1:])
 

@@ -152,7 +152,7 @@ AT_ONCE = {
     ),
     "an unknown setting": (
         "def no_prices(caption): ...",
-        "[text.own.no_prices] words_at_most: my_rules.py line 1: no_prices has no such setting; ",
+        "my_rules.py line 1: no_prices has no such setting as 'words_at_most'; ",
     ),
     "something else than booleans": (
         "def no_prices(caption, words_at_most): return caption",

@@ -72,9 +72,9 @@ def test_a_subset_has_the_listed_pairs_as_they_were_and_counts_the_others(capsys
     ("words", "message"),
     [
         ([], "nothing is asked for; give --where, --top, --balance, --list or --share"),
-        (["--list", "keys", "--where", "words > 1"], "--list and --where: do not go together; give one of them"),
-        (["--share", "0.5/0.5", "--keys-only"], "--share and --keys-only: do not go together; give one of them"),
-        (["--where", "words > 1", "--near", "0.9"], "--near 0.9: belongs to --share; give it too, or leave --near out"),
+        (["--list", "keys", "--where", "words > 1"], "--where: does not go with --list; leave it out"),
+        (["--share", "0.5/0.5", "--keys-only"], "--keys-only: does not go with --share; leave it out"),
+        (["--where", "words > 1", "--near", "0.9"], "--near: does not go with a condition; leave it out"),
         (
             ["--list", "nosuch"],
             "--list nosuch: cannot be read as a list of keys (No such file or directory); give keys, one a line; "
