@@ -106,7 +106,7 @@ def evaluate(argv: Sequence[str]) -> int:
         raise UsageError("give one training run to evaluate, or two evaluations to compare")
     if len(arguments.given) == 2:
         parser.only(arguments, "two evaluations, which are compared as they are", "out")
-        return _compare(*arguments.given, arguments.out)
+        return _compare(*arguments.given, out=arguments.out)
     if arguments.device:
         arguments.set = [*arguments.set, f"loop.device={arguments.device}"]
     if arguments.sets:
@@ -139,7 +139,7 @@ def evaluate(argv: Sequence[str]) -> int:
     return evaluation.evaluate(config, step=arguments.checkpoint)
 
 
-def _compare(a: str, b: str, out: str) -> int:
+def _compare(a: str, b: str, *, out: str) -> int:
     check_installed()
     from altalign import storage, terminal
     from altalign.eval import page, results
