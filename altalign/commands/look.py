@@ -41,9 +41,8 @@ def explain(argv: Sequence[str]) -> int:
         startup.place_kernels(compiles=False)
         from altalign.audit import explain  # Arrow: a fifth of a second, which --help need not wait for
 
-        text = explain.explain(
-            run, url=arguments.url, text=arguments.text, key=arguments.key, source_key=arguments.source_key
-        )
+        named = {name: getattr(arguments, name) for name in ("url", "text", "key", "source_key")}
+        text = explain.explain(run, **named)
     sys.stdout.write(f"{text}\n")
     return 0
 

@@ -28,9 +28,6 @@ BYTES_PER_ROW = 250
 # files that are not read in place hold pages or images, which are copied to work/, fetched, and written to shards
 TIMES_INPUT = 3
 
-# reasons of images of hosts that never answered
-UNREACHED = {"http_unreachable", "http_timeout", "http_not_asked", "http_refused"}
-
 
 def print_plan(run: Run, out: Console, anew: str = "") -> None:
     """Print for `--dry-run`: matched files, units, finished stages, resolved settings, and the disk that is needed.
@@ -113,14 +110,14 @@ def print_summary(run: Run, out: Console, nothing_left: str) -> None:
 def _of_the_web(run: Run, counts: Counts) -> Iterator[str]:
     """Sentences on images that did not come: what refused them, and whether they may come another time."""
     dropped = counts.dropped(Stage.FETCH)
-    refused = dropped.get(DropReason.HTTP_REFUSED, 0)
+    refused, unanswered = dropped.get(DropReason.HTTP_REFUSED, 0), ("unreachable", "timeout", "not_asked", "refused")
     if 2 * refused > counts.received(Stage.FETCH):
         settings = "ports, allow_addresses or blocked_domains; `altalign explain` says which"
         yield f"this run's own settings refused {many(refused, 'pair')} ([fetch] {settings})"
     elif (
         run.config.fetch.source == "web"
         and not counts.kept(Stage.FETCH)
-        and DropReason.HTTP_UNREACHABLE in dropped.keys() <= UNREACHED
+        and DropReason.HTTP_UNREACHABLE in dropped.keys() <= {f"http_{why}" for why in unanswered}
     ):
         yield "no host has answered: look whether this machine has a network, and names, and no proxy between"
     passing = dict[str, int]()  # what `altalign retry` would ask for again, by status in the log of the fetch
