@@ -106,11 +106,10 @@ def curate(config: CurateConfig, request: Request, *, config_path: str) -> Run:
 def plan(config: CurateConfig, request: Request, *, config_path: str) -> None:
     """Print what a curation would do."""
     _, run = _checked(config, request, config_path)
-    first, requests = None, ""
+    first = None
     if request.rerun is not None or request.is_restart:
-        decision = reopen.decide(run, rerun=request.rerun, is_restart=request.is_restart)
-        first, requests = decision.first, reopen.requests_of(run, decision)
-    summary.print_plan(run, terminal.stdout(), first or "", requests)
+        first = reopen.decide(run, rerun=request.rerun, is_restart=request.is_restart).first
+    summary.print_plan(run, terminal.stdout(), first or "")
 
 
 def _checked(config: CurateConfig, request: Request, config_path: str) -> tuple[PipelineOptions, Run]:

@@ -38,8 +38,14 @@ class Parser(argparse.ArgumentParser):
     def add_test_sets(self, words: str) -> None:
         """Add `--test-set`, described by `words`, and `--image-column`."""
         self.add_repeatable("--test-set", "NAME=PATH", words)
-        of_bytes = "of Parquet files: the column of the image's bytes (image)"
-        self.add_argument("--image-column", default="image", metavar="COLUMN", help=of_bytes)
+        self.add_argument("--image-column", default="image", metavar="COLUMN", help="of Parquet: with images (image)")
+
+    def only(self, arguments: argparse.Namespace, way: str, *allowed: str) -> None:
+        """Refuse options that do not go with a way to use the verb; those `allowed` do, by their destinations."""
+        for action in self._actions:
+            value = getattr(arguments, action.dest, action.default)
+            if action.option_strings and action.dest not in allowed and value != action.default:
+                raise UsageError(f"{action.option_strings[0]}: does not go with {way}; leave it out")
 
     def parse(self, argv: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
         """The arguments of the verb, and the flags after `--`, which are for Beam."""
@@ -54,13 +60,8 @@ def positive(word: str) -> int:
     return int(word)
 
 
-# Settings ------------------------------------------------------------------------------------------------------------
-
-
-def config_of_run(
-    folder: str, overrides: Sequence[str] = (), test_sets: Sequence[dict[str, str]] = ()
-) -> "CurateConfig":
-    """The settings of a run with the engine that it was run with, these overrides, and these further test sets."""
+def config_of_run(folder: str, overrides: Sequence[str] = ()) -> "CurateConfig":
+    """The settings of a run with the engine that it was run with, and these overrides."""
     from altalign.settings.curate import CurateConfig
 
     with own_files(folder):
@@ -69,19 +70,7 @@ def config_of_run(
     if not storage.exists(path):
         raise damaged(run.folder, path, "it is not there")
     engine = [f"engine.{name}={json.dumps(value)}" for name, value in run.facts.get("engine", {}).items()]
-    config = CurateConfig.load(path, [f"run.folder={json.dumps(run.folder, ensure_ascii=False)}", *engine, *overrides])
-    if not test_sets:
-        return config
-    values = config.model_dump(mode="json")
-    before = values["decontaminate"]["test_sets"]
-    for each, known in ((each, known) for each in test_sets for known in config.decontaminate.named_sets):
-        if each["name"] == known.name and each["path"] != known.path:
-            raise UsageError(
-                f"--test-set {each['name']}={each['path']}: the run has a test set of that name ({known.path}); "
-                "give another name"
-            )
-    values["decontaminate"]["test_sets"] = [*before, *(each for each in test_sets if each not in before)]
-    return CurateConfig.from_values(values, where="--test-set")
+    return CurateConfig.load(path, [f"run.folder={json.dumps(run.folder, ensure_ascii=False)}", *engine, *overrides])
 
 
 def config_of_file(path: str, overrides: Sequence[str]) -> "CurateConfig":
@@ -108,16 +97,23 @@ def config_in(run: str, out: str, overrides: Sequence[str] = ()) -> "CurateConfi
 
 def config_with_test_sets(arguments: argparse.Namespace) -> "CurateConfig":
     """The settings of a run that still has its `work/`, with the test sets of a command line."""
-    test_sets = list[dict[str, str]]()
+    from altalign.settings.curate import CurateConfig
+
+    check_curated(arguments.run)
+    config = fitted(config_of_run(arguments.run, arguments.set))
+    check_work(config.run.folder)
+    values, paths = config.model_dump(mode="json"), {each.name: each.path for each in config.decontaminate.named_sets}
+    test_sets = values["decontaminate"]["test_sets"]
     for named in arguments.test_set:
         name, _, path = named.partition("=")
         if not (name and path):
             raise UsageError(f"--test-set {named}: not of the form NAME=PATH, such as coco=data/coco/val2017")
-        test_sets.append({"name": name, "path": path, "image_column": arguments.image_column})
-    check_curated(arguments.run)
-    config = fitted(config_of_run(arguments.run, arguments.set, test_sets))
-    check_work(config.run.folder)
-    return config
+        if paths.get(name, path) != path:
+            known = f"the run has a test set of that name ({paths[name]})"
+            raise UsageError(f"--test-set {named}: {known}; give another name")
+        each = {"name": name, "path": path, "image_column": arguments.image_column}
+        test_sets += [each] * (each not in test_sets)
+    return CurateConfig.from_values(values, where="--test-set") if arguments.test_set else config
 
 
 def fitted(config: "CurateConfig") -> "CurateConfig":

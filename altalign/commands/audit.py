@@ -27,111 +27,80 @@ NOT_WRITTEN = (AltalignError, OSError, MemoryError)  # what `reported` may raise
 
 def main(argv: Sequence[str]) -> int:
     """Checks a finished run and writes its report, or compares two runs."""
-    arguments = _arguments(argv)
-    if arguments.summary:
-        return _summarised(arguments.run, arguments.to or ".")
-    if arguments.digest or arguments.quick:
-        return _of_files(arguments.run, is_quick=arguments.quick, is_digest=arguments.digest, as_json=arguments.json)
-    if arguments.other is not None:
+    parser = Parser(
+        prog="altalign audit",
+        description="Check a finished run and write RUN/report.html: what was dropped, by which rule. The exit code "
+        "is 1 if a check fails. With two runs: show what differs, and which pairs changed their verdict.",
+    )
+    parser.add_argument("run", metavar="RUN", help="folder of a finished run")
+    parser.add_argument("other", metavar="RUN_B", nargs="?", help="another run to compare RUN with")
+    parser.add_argument("--json", action="store_true", help="print checks or differences as JSON and write nothing")
+    parser.add_argument("--shards", type=positive, default=None, metavar="N", help="read at most N shards (all)")
+    parser.add_argument("--full", action="store_true", help="also search every file for what removed.parquet names")
+    parser.add_argument("--page", metavar="FILE", help="with two runs: also write an HTML page with pictures")
+    parser.add_argument("--digest", action="store_true", help="only compare every byte; print the run's number")
+    parser.add_argument("--quick", action="store_true", help="compare only names and sizes of all files; write nothing")
+    parser.add_argument("--summary", choices=("eu",), help="write the EU's summary of training content")
+    parser.add_repeatable("--words", "NAME=FILE", "report the share kept of captions with a word of a list; repeatable")
+    parser.add_argument("--to", metavar="FOLDER", default="", help="with --summary: where it is written (.)")
+    given = parser.parse_args(argv)
+    if given.summary:
+        parser.only(given, "--summary", "summary", "to")
+    elif given.digest or given.quick:
+        parser.only(given, "--digest or --quick", "digest", "quick", "json")
+    elif given.other is not None:
         from altalign.audit import compare
 
-        return compare.main(arguments.run, arguments.other, as_json=arguments.json, page=arguments.page)
-    words = dict[str, str]()
-    for each in arguments.words:
+        parser.only(given, "two runs", "json", "page")
+        return compare.main(given.run, given.other, as_json=given.json, page=given.page)
+    elif given.json:
+        parser.only(given, "--json", "json", "shards", "full")
+    else:
+        parser.only(given, "the report of one run", "shards", "full", "words")
+    if given.other is not None:
+        raise UsageError(f"{given.other}: --summary, --digest and --quick are of one run; leave it out")
+    if given.summary or given.digest or given.quick:
+        return _of_files(given)
+
+    lists = dict[str, str]()
+    for each in given.words:
         name, _, path = each.partition("=")
-        if not name or not path or name in words:
+        if not name or not path or name in lists:
             raise UsageError(f"--words {each}: not of the form NAME=FILE, or of a name that is there already")
-        words[name] = path
-    most, is_written = arguments.shards, not arguments.json
+        lists[name] = path
     run, checks = checked(
-        arguments.run, shards_at_most=most, is_written=is_written, words=words, is_full=arguments.full
+        given.run, shards_at_most=given.shards, is_written=not given.json, words=lists, is_full=given.full
     )
-    if arguments.json:
+    if given.json:
         sys.stdout.write(json.dumps({"run": run.folder, **_to_json(checks)}, indent=2) + "\n")
     else:
         _print(run, checks)
     return _exit_code(checks)
 
 
-def _arguments(argv: Sequence[str]) -> argparse.Namespace:
-    """The arguments. Raises UsageError: they do not go together."""
-    about = (
-        "Check a finished run and write RUN/report.html: what was dropped, by which rule, and whether that was right. "
-        "The exit code is 1 if a check fails (0 if one could not be asked). "
-        "With two runs: show what differs, and which pairs changed their verdict."
-    )
-    parser = Parser(prog="altalign audit", description=about)
-    parser.add_argument("run", metavar="RUN", help="folder of a finished run")
-    parser.add_argument("other", metavar="RUN_B", nargs="?", help="another run to compare RUN with")
-    as_json = "print the checks, or the differences, as JSON and write nothing"
-    parser.add_argument("--json", action="store_true", help=as_json)
-    parser.add_argument("--shards", type=positive, default=None, metavar="N", help="read at most N shards (all)")
-    full = "also search every file for what was removed, as removed.parquet names it"
-    parser.add_argument("--full", action="store_true", help=full)
-    parser.add_argument("--page", metavar="FILE", help="with two runs: also write an HTML page with pictures")
-    digest = "compare every byte with what was written, and print the run's number"
-    parser.add_argument("--digest", action="store_true", help=digest)
-    parser.add_argument("--quick", action="store_true", help="compare only names and sizes of all files; write nothing")
-    summary = "write the summary of training content in the form of the EU's AI Office"
-    parser.add_argument("--summary", choices=("eu",), help=summary)
-    words = "report the share kept of captions with a word of this list; repeatable"
-    parser.add_repeatable("--words", "NAME=FILE", words)
-    parser.add_argument("--to", metavar="FOLDER", default="", help="with --summary: where it is written (.)")
-    given = parser.parse_args(argv)
-    is_of_two, is_of_files = given.other is not None, given.digest or given.quick
-    is_of_report = not (is_of_two or is_of_files or given.json)
-    why = ""
-    if given.summary and (not is_of_report or given.shards or given.page is not None or given.words):
-        why = "--summary: is written alone; leave RUN_B and the other options but --to out"
-    elif given.full and (is_of_two or is_of_files or given.shards) and not given.summary:
-        why = "--full: reads every file of one run; leave out RUN_B, --digest, --quick and --shards"
-    elif given.to and not given.summary:
-        why = f"--to {given.to}: belongs to --summary; give it too, or leave --to out"
-    elif given.words and not is_of_report:
-        why = f"--words {given.words[0]}: belongs to the report of one run; leave it out"
-    elif is_of_files and (is_of_two or given.shards):
-        why = "--digest and --quick look at all files of one run; leave out RUN_B and --shards"
-    elif given.page is not None and not is_of_two and not is_of_files:
-        why = "--page is for two runs; the page of one run is RUN/report.html, which is always written"
-    elif is_of_two and given.shards:
-        why = "--shards is for the checks of one run; leave it out to compare two runs"
-    if why:
-        raise UsageError(why)
-    return given
+def _of_files(given: argparse.Namespace) -> int:
+    """Looks at every file of a run and names each that is not as it was written, or writes the summary of content."""
+    with own_files(given.run):
+        run = RunFolder.open(given.run)
+        run.check_finished("there is nothing to sum up, and no list of its files yet")
+        if given.summary:
+            if storage.is_inside(given.to or ".", run.folder):
+                raise UsageError(f"--to {given.to or '.'}: inside the run, whose files are listed; give another folder")
+            from altalign.audit import training_content
 
-
-def _summarised(folder: str, to: str) -> int:
-    """Writes the summary of training content of a finished run, outside of the run."""
-    with own_files(folder):
-        run = RunFolder.open(folder)
-        run.check_finished("there is nothing to sum up yet")
-        if storage.is_inside(to, run.folder):
-            raise UsageError(f"--to {to}: inside the run, whose files are listed; give another folder")
-        from altalign.audit import training_content
-
-        for path in training_content.write(run, to):
-            sys.stdout.write(f"{shown(path)}\n")
-    return 0
-
-
-def _of_files(folder: str, *, is_quick: bool, is_digest: bool, as_json: bool) -> int:
-    """Looks at every file of a run and nothing else; names each that is not as it was written."""
-    with own_files(folder):
-        run = RunFolder.open(folder)
-        run.check_finished("it has no list of its files yet")
-        number, files = listing.number(run.folder), listing.look(run.folder, sizes_alone=is_quick)
-    if as_json:
+            paths = training_content.write(run, given.to or ".")
+            sys.stdout.write("".join(f"{shown(path)}\n" for path in paths))
+            return 0
+        number, files = listing.number(run.folder), listing.look(run.folder, sizes_alone=given.quick)
+    if given.json:
         facts = {"run": run.folder, "digest": number, "files": files.files, "wrong": files.wrong}
         sys.stdout.write(json.dumps(facts, indent=2) + "\n")
     elif files.wrong:
         sys.stdout.write("".join(f"{shown(f'{name}: {why}')}\n" for name, why in sorted(files.wrong.items())))
         sys.stdout.write(f"{len(files.wrong):,} of {files.files:,} files are not as they were written\n")
     else:
-        sys.stdout.write(f"{number}\n" if is_digest else f"{files.files:,} files, each of its size\n")
+        sys.stdout.write(f"{number}\n" if given.digest else f"{files.files:,} files, each of its size\n")
     return AltalignError.exit_code if files.wrong else 0
-
-
-# The report ----------------------------------------------------------------------------------------------------------
 
 
 def checked(
@@ -144,11 +113,7 @@ def checked(
 ) -> "tuple[RunFolder, list[Check]]":
     """Checks a finished run, and writes its report where `is_written`, with the slices of lists of words.
 
-    `is_full`: also that no file has anything of what was removed.
-
-    Raises:
-        UsageError: it is no finished run.
-        DamagedError: a file of the run cannot be read.
+    `is_full`: also that no file has anything of what was removed. UsageError: it is no finished run.
     """
     with own_files(folder):
         run = RunFolder.open(folder)
@@ -161,19 +126,14 @@ def checked(
         results = checks.run_checks(run, shards_at_most=shards_at_most)
         results += checks.check_absence(run) if is_full else []
         if is_written:
-            _write(run, results, words)
+            from altalign.audit.report import page
+
+            report = page.gather(run, results, words)
+            # ASCII, for names of files may be any bytes
+            for path, facts in ((CHECKS, _to_json(results)), (NUMBERS, report.to_json())):
+                storage.write_bytes(run.path(path), (json.dumps(facts, indent=1) + "\n").encode())
+            storage.write_bytes(run.path(PAGE), page.html(report))  # last
         return run, results
-
-
-def _write(run: RunFolder, checks: "list[Check]", words: Mapping[str, str] | None = None) -> None:
-    """Writes `audit/checks.json`, `audit/report.json` and, last, `report.html`."""
-    from altalign.audit.report import page
-
-    report = page.gather(run, checks, words)
-    # ASCII, for names of files may be any bytes
-    storage.write_bytes(run.path(CHECKS), (json.dumps(_to_json(checks), indent=1) + "\n").encode())
-    storage.write_bytes(run.path(NUMBERS), (json.dumps(report.to_json(), indent=1) + "\n").encode())
-    storage.write_bytes(run.path(PAGE), page.html(report))
 
 
 def reported(folder: str) -> "tuple[RunFolder, list[Check]] | None":

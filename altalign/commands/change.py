@@ -14,6 +14,7 @@ from altalign.commands.arguments import (
     config_of_run,
     config_with_test_sets,
     fitted,
+    positive,
 )
 from altalign.commands.audit import after_curation
 from altalign.errors import AltalignError, UsageError
@@ -30,34 +31,24 @@ _LISTS = {
 }
 
 
-def _flag(name: str) -> str:
-    return f"--{name.replace('_', '-')}"
-
-
-# remove --------------------------------------------------------------------------------------------------------------
-
-
 def remove(argv: Sequence[str]) -> int:
     """Take pairs out of a finished run."""
     parser = Parser(
         prog="altalign remove",
-        description="Take pairs out of a finished run: the shards that hold them are written anew, work/ is deleted, "
-        "and dropped rows, galleries, the report and the log forget them. removed.parquet keeps hashes. What is not "
-        "there yet is kept out of what is added later. The exit code is 1 where nothing was there. `altalign audit "
-        "--full` reads every file again, to see that nothing is left.",
+        description="Take pairs out of a finished run, for good: shards that hold them are written anew, work/ is "
+        "deleted, and no file names them any more (`altalign audit --full` looks). Exit code 1: none was there.",
     )
     parser.add_argument("run", metavar="RUN", help="folder of a finished run")
     for name, about in _LISTS.items():
-        parser.add_repeatable(_flag(name), "FILE", f"{about}; repeatable")
-    near = "also images as near to a removed one as this, such as 0.975"
-    parser.add_argument("--near", type=_cosine, metavar="COSINE", help=near)
+        parser.add_repeatable(f"--{name.replace('_', '-')}", "FILE", f"{about}; repeatable")
+    parser.add_argument("--near", type=_cosine, metavar="COSINE", help="also images as near to one (such as 0.975)")
     parser.add_argument("--by", default="", metavar="WHO", help="who asked for it, for removed.parquet")
     parser.add_argument("--because", default="", metavar="WHY", help="why, for removed.parquet")
     parser.add_argument("--dry-run", action="store_true", help="list what would go, and do nothing")
     arguments = parser.parse_args(argv)
     lists = {name: getattr(arguments, name) for name in _LISTS if getattr(arguments, name)}
     if not lists:
-        raise UsageError(f"nothing is named that should go; give one or more of {', '.join(map(_flag, _LISTS))}")
+        raise UsageError("nothing is named that should go; give one or more lists, such as --keys FILE")
     config = config_of_run(arguments.run)
     startup.place_kernels()
     # Arrow, NumPy, the card: most of a second, which --help need not wait for
@@ -79,40 +70,29 @@ def _cosine(word: str) -> float:
     return value
 
 
-# add -----------------------------------------------------------------------------------------------------------------
-
-
 def add(argv: Sequence[str]) -> int:
     """Add input, or test sets, to a finished run."""
     parser = Parser(
         prog="altalign add",
-        description="Add input to a finished run. Afterwards it holds the samples that one run over all the input "
-        "would hold: all rows are judged again, images are not fetched again. New samples come into shards of a "
-        "generation of their own; what no longer passes is taken out of its shard. Or add test sets: near-duplicates "
-        "of their images go, the shards are written anew, and nothing is fetched or judged again.",
+        description="Add input to a finished run: then it holds what one run over all the input would hold, and new "
+        "samples are a generation of shards. Or add test sets: near-duplicates of their images go.",
         epilog=TO_BEAM,
     )
     parser.add_argument("run", metavar="RUN", help="folder of a finished run")
     parser.add_repeatable("--input", "PATH", "a file, glob or folder, as [input] paths has them; repeatable")
-    like = "the input of the run whose kind and settings it has"
-    parser.add_argument("--like", default="", metavar="NAME", help=like)
+    parser.add_argument("--like", default="", metavar="NAME", help="the input of the run whose settings it has")
     of_mode = "exact: judge all texts by all counts; frozen: by the run's tables (exact)"
     parser.add_argument("--mode", choices=("exact", "frozen"), default="exact", help=of_mode)
-    of_web = "ask the web again for all images of a run whose work/ is gone"
-    parser.add_argument("--fetch-again", action="store_true", help=of_web)
+    parser.add_argument("--fetch-again", action="store_true", help="where work/ is gone: ask the web for all images")
     parser.add_test_sets("instead of input: a folder of images, Parquet files or tars; repeatable")
     parser.add_overrides("with --test-set: override a setting of the run; repeatable")
     arguments, flags = parser.parse(argv)
-    if bool(arguments.input) == bool(arguments.test_set):
+    if arguments.test_set:
+        parser.only(arguments, "--test-set", "test_set", "image_column", "set")
+    elif arguments.input:
+        parser.only(arguments, "--input", "input", "like", "mode", "fetch_again")
+    else:
         raise UsageError("give --input or --test-set, one of the two")
-    is_frozen = arguments.mode == "frozen"
-    of_input = {"--like": arguments.like, "--mode frozen": is_frozen, "--fetch-again": arguments.fetch_again}
-    of_test_sets = {"--image-column": arguments.image_column != "image"}
-    other, way = (of_input, "--test-set") if arguments.test_set else (of_test_sets, "--input")
-    for option in (option for option, is_given in other.items() if is_given):
-        raise UsageError(f"{option}: does not go with {way}; leave it out")
-    if arguments.set and not arguments.test_set:
-        raise UsageError(f"--set {arguments.set[0]}: an addition has the settings of the run; leave it out")
     config = config_with_test_sets(arguments) if arguments.test_set else config_of_curation(arguments.run)
     startup.place_kernels()
     from altalign.pipelines.change import add as adding
@@ -123,45 +103,38 @@ def add(argv: Sequence[str]) -> int:
     else:
         again, like = arguments.fetch_again, arguments.like
         try:
-            code = adding.main(config, arguments.input, flags, like=like, is_fetched_again=again, is_frozen=is_frozen)
+            code = adding.main(
+                config, arguments.input, flags, like=like, is_fetched_again=again, is_frozen=arguments.mode == "frozen"
+            )
         except AltalignError as error:  # the settings are those of the run
             raise type(error)(str(error).replace(", or set skip_unreadable = true", "")) from None
     return after_curation(config.run.folder) or code
-
-
-# score ---------------------------------------------------------------------------------------------------------------
 
 
 def score(argv: Sequence[str]) -> int:
     """Measure scores on the samples of a finished run."""
     parser = Parser(
         prog="altalign score",
-        description="Measure scores on the samples of a finished run: RUN/scores/NAME has a file for each shard. "
-        "Shards that have a score are not measured again. `altalign select` decides by scores. With --clusters, sort "
-        "its images into clusters by k-means, in RUN/clusters; a training takes them with [data] sources = "
-        '"clusters".',
+        description="Measure scores on the samples of a finished run, to RUN/scores/NAME; shards that have a score "
+        "are not measured again. With --clusters, sort its images into clusters by k-means, in RUN/clusters.",
         epilog=TO_BEAM,
     )
     parser.add_argument("run", metavar="RUN", help="folder of a finished run")
     parser.add_argument("--with", dest="scores", metavar="FILE", default="", help="what to measure (TOML)")
-    parser.add_argument("--clusters", type=int, metavar="K", help="instead: sort images into so many at most")
-    parser.add_argument("--embedder", metavar="NAME", help="of clusters: as [decontaminate] embedder (dct)")
+    parser.add_argument("--clusters", type=positive, metavar="K", help="instead: sort images into so many at most")
+    parser.add_argument("--embedder", metavar="NAME", default="dct", help="of clusters: an embedder (dct)")
     parser.add_argument("--anew", action="store_true", help="replace values that rest on other settings or files")
     parser.add_overrides("override a setting of the run, as engine.workers")
     arguments, flags = parser.parse(argv)
-    if bool(arguments.scores) == (arguments.clusters is not None):
-        raise UsageError("give --with FILE or --clusters K, one of the two")
-    if arguments.clusters is not None:
-        if arguments.anew or arguments.set or flags:
-            raise UsageError("--clusters: takes --embedder alone; leave --anew, --set and flags for Beam out")
-        if arguments.clusters < 1:
-            raise UsageError(f"--clusters {arguments.clusters}: not a number of clusters; give 1 or more")
+    if arguments.clusters:
+        parser.only(arguments, "--clusters", "clusters", "embedder")
         startup.place_kernels()
         from altalign.pipelines.near import shard_images
 
-        return shard_images.cluster(arguments.run, k=arguments.clusters, embedder=arguments.embedder or "dct")
-    if arguments.embedder:
-        raise UsageError(f"--embedder {arguments.embedder}: belongs to --clusters; FILE names models of scores")
+        return shard_images.cluster(arguments.run, k=arguments.clusters, embedder=arguments.embedder)
+    parser.only(arguments, "--with", "scores", "anew", "set")
+    if not arguments.scores:
+        raise UsageError("give --with FILE or --clusters K, one of the two")
 
     from altalign.settings.score import ScoreConfig
 
@@ -173,27 +146,22 @@ def score(argv: Sequence[str]) -> int:
     return scoring.score(config, scores, str(arguments.scores), flags, anew=arguments.anew)
 
 
-# select --------------------------------------------------------------------------------------------------------------
-
-_OF_BALANCE = ("balance_limit", "balance_tail", "balance_seed")
-_OF_CONDITIONS = ("where", "top", "balance", "nulls", *_OF_BALANCE)
-
-
 def select(argv: Sequence[str]) -> int:
     """Make a run of some samples of another one, or several of shares of it."""
-    arguments, flags = _parser_of_select().parse(argv)
-    of_conditions = [name for name in _OF_CONDITIONS if getattr(arguments, name)]
-    ways = [name for name in ("list", "share", *of_conditions[:1]) if getattr(arguments, name)]
-    if len(ways) > 1:
-        raise UsageError(f"{' and '.join(map(_flag, ways))}: do not go together; give one of them")
+    parser = _parser_of_select()
+    arguments, flags = parser.parse(argv)
     if arguments.share:
+        parser.only(arguments, "--share", "share", "set")
         return _share(arguments, flags)
+    if arguments.list:
+        parser.only(arguments, "--list", "list", "set")
+    else:
+        of_balance = ("balance", "balance_limit", "balance_tail", "balance_seed") if arguments.balance else ()
+        parser.only(arguments, "a condition", "where", "top", "nulls", "set", *of_balance)
+        if not (arguments.where or arguments.top or arguments.balance):
+            raise UsageError("nothing is asked for; give --where, --top, --balance, --list or --share")
     if len(arguments.out) > 1:
         raise UsageError(f"{len(arguments.out)} folders; one run is made, give one OUT, or --share too")
-    if not (arguments.list or arguments.where or arguments.top or arguments.balance):
-        raise UsageError("nothing is asked for; give --where, --top, --balance, --list or --share")
-    if not arguments.balance and (lone := [name for name in _OF_BALANCE if getattr(arguments, name)]):
-        raise UsageError(f"{_flag(lone[0])}: nothing is balanced; give --balance ENTRIES too, or leave it out")
     of_run = config_of_run(arguments.run)
     config = config_in(arguments.run, arguments.out[0], arguments.set)
     startup.place_kernels()
@@ -218,25 +186,21 @@ def select(argv: Sequence[str]) -> int:
 def _parser_of_select() -> Parser:
     parser = Parser(
         prog="altalign select",
-        description="Make a run of those samples of a finished run that a condition on its columns and scores keeps, "
-        "or that a list names; or several runs, each of a share of its images. What was not selected is counted and "
-        "kept with its reasons. No pixel is touched.",
+        description="Make a run of those samples of a finished run that a condition or a list keeps; or several runs, "
+        "each of a share of its images, with which their pairs and near images go. What was not selected is counted.",
         epilog=f"A condition: \"language = 'en' AND similarity >= 0.28\". {TO_BEAM}",
     )
     parser.add_argument("run", metavar="RUN", help="folder of a finished run")
     parser.add_argument("out", metavar="OUT", nargs="+", help="folder of the new run; with --share one a share")
     parser.add_argument("--where", default="", metavar="CONDITION", help="what holds for samples that stay")
-    top = "keep this share, that of the largest values, of what --where keeps; repeatable"
-    parser.add_repeatable("--top", "COLUMN=SHARE", top)
+    parser.add_repeatable("--top", "COLUMN=SHARE", "keep the share of largest values of what stays; repeatable")
     parser.add_argument("--balance", default="", metavar="ENTRIES", help="thin out frequent concepts: a file of them")
     parser.add_argument("--balance-limit", type=int, default=0, metavar="CAPTIONS", help="what an entry is thinned to")
     parser.add_argument("--balance-tail", type=float, default=0.0, metavar="SHARE", help="of matches below the limit")
     parser.add_argument("--balance-seed", type=int, default=0, metavar="NUMBER", help="of the lots (0)")
-    nulls = "what becomes of samples whose value is missing"
-    parser.add_argument("--nulls", choices=("drop", "keep"), default="", help=nulls)
-    lists = "keys, one a line; Parquet with a column key or uid; or DataComp's .npy of uids; repeatable"
-    parser.add_repeatable("--list", "FILE", lists)
-    share = "shares whose sum is 1, such as 0.99/0.01; an image, its pairs and images near to it stay together"
+    parser.add_argument("--nulls", choices=("drop", "keep"), default="", help="what becomes of samples without a value")
+    parser.add_repeatable("--list", "FILE", "keys, one a line; Parquet of key or uid; DataComp's .npy; repeatable")
+    share = "shares whose sum is 1, such as 0.99/0.01; images near to each other stay together"
     parser.add_argument("--share", default="", metavar="SHARE/SHARE…", help=share)
     parser.add_overrides("override a setting of the run")
     return parser
@@ -266,17 +230,12 @@ def _share(arguments: argparse.Namespace, flags: list[str]) -> int:
     return max(code, *(after_curation(each.run.folder) for each in made))
 
 
-# merge ---------------------------------------------------------------------------------------------------------------
-
-
 def merge(argv: Sequence[str]) -> int:
     """Make one run of several, or one generation of a run that has grown."""
     parser = Parser(
         prog="altalign merge",
-        description="Make one run of several finished ones, in shards of their own and in one order, without touching "
-        "a pixel. Texts on too many images of all runs go, images with too many texts, and of pairs that several runs "
-        "have all but one. Settings that decide a pair have to be the same. Of one run: its samples come as one "
-        "generation, in full shards and one order.",
+        description="Make one run of several finished ones whose settings are the same; texts and images are counted "
+        "over all of them. Of one run: its samples come as one generation, in full shards and one order.",
         epilog=TO_BEAM,
     )
     parser.add_argument("run", metavar="RUN", nargs="+", help="folders of finished runs")

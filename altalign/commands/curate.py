@@ -1,7 +1,5 @@
 """Verbs that make a run: `init`, `demo`, `trial`, `curate`, `retry`, `calibrate`."""
 
-import argparse
-import difflib
 import io
 import shutil
 import sys
@@ -18,6 +16,7 @@ from altalign.commands.arguments import (
     config_of_file,
     config_with_test_sets,
     fitted,
+    positive,
 )
 from altalign.commands.audit import after_curation
 from altalign.data.stages import STAGES
@@ -25,27 +24,21 @@ from altalign.errors import AltalignError, UsageError
 from altalign.machine import startup
 
 if TYPE_CHECKING:
-    from altalign.pipelines.near.calibration_report import Findings
     from altalign.pipelines.run.progress import Progress
     from altalign.settings.curate import CurateConfig
 
 _IMAGES = 20_000  # of a trial
 
 
-# init, demo ----------------------------------------------------------------------------------------------------------
-
-
 def init(argv: Sequence[str]) -> int:
     """Write a first config for files that somebody has."""
     parser = Parser(
         prog="altalign init",
-        description="Look at files and folders, and write a commented config for them: what they are, which columns "
-        "are URLs and captions, and whether images are in hand or on the web.",
+        description="Look at files and folders, guess what they are, and write a commented config for them.",
     )
     parser.add_argument("paths", metavar="PATH", nargs="+", help="file, folder or glob; several are several inputs")
     parser.add_argument("--to", metavar="CONFIG", type=Path, default=Path("altalign.toml"), help="(altalign.toml)")
-    run_folder = "the run's folder (runs/ and the first path's name)"
-    parser.add_argument("--run", metavar="FOLDER", default="", help=run_folder)
+    parser.add_argument("--run", metavar="FOLDER", default="", help="the run's folder (runs/ and the first name)")
     arguments = parser.parse_args(argv)
     if arguments.to.exists():
         raise UsageError(f"{arguments.to}: is there already; give another file with --to, or remove it")
@@ -54,17 +47,10 @@ def init(argv: Sequence[str]) -> int:
 
     name = arguments.paths[0].rstrip("/").rpartition("/")[2].partition(".")[0].strip("*?[]") or "mine"
     text = first_config.first_config(arguments.paths, run_folder=arguments.run or f"runs/{name}")
-    try:
-        arguments.to.write_text(text, encoding="utf-8")
-    except OSError as error:
-        raise UsageError(f"{arguments.to}: cannot be written ({error.strerror}); give another file with --to") from None
-    out = terminal.stdout()
-    out.print(terminal.lines_shown(text), highlight=False, soft_wrap=True)
-    out.print(
-        f"written to {terminal.shown(str(arguments.to))}; run it: {terminal.command('curate', str(arguments.to))}",
-        highlight=False,
-        soft_wrap=True,
-    )
+    arguments.to.write_text(text, encoding="utf-8")
+    name, run_it = terminal.shown(str(arguments.to)), terminal.command("curate", str(arguments.to))
+    written = f"{terminal.lines_shown(text)}\nwritten to {name}; run it: {run_it}"
+    terminal.stdout().print(written, highlight=False, soft_wrap=True)
     return 0
 
 
@@ -72,12 +58,10 @@ def demo(argv: Sequence[str]) -> int:
     """Write the demo web where there is none yet, and serve it if asked."""
     parser = Parser(
         prog="altalign demo",
-        description="Write a small web of drawn pictures and their captions, as WARC files, from a seed and without a "
-        "network.",
+        description="Write a small web of drawn pictures and captions, as WARC files, without a network.",
     )
     parser.add_argument("folder", metavar="DIR", type=Path, help="where to write it")
-    served = "then serve it on 127.0.0.1; its pairs go to DIR/served.csv"
-    parser.add_argument("--serve", action="store_true", help=served)
+    parser.add_argument("--serve", action="store_true", help="then serve it on 127.0.0.1, with DIR/served.csv")
     parser.add_argument("--port", type=int, default=8642, help="port (8642); 0 finds a free one")
     arguments = parser.parse_args(argv)
 
@@ -86,17 +70,13 @@ def demo(argv: Sequence[str]) -> int:
     folder: Path = arguments.folder
     if (folder / "README.md").is_file():
         sys.stdout.write(f"{folder}: the demo web is there already\n")
-    elif folder.is_file():
-        raise UsageError(f"{folder}: a file, where a folder is meant; choose another")
-    elif folder.exists() and any(folder.iterdir()):
-        raise UsageError(f"{folder}: a folder that holds something else; choose another, or empty it")
+    elif folder.is_file() or (folder.exists() and any(folder.iterdir())):
+        raise UsageError(f"{folder}: a file, or a folder that holds something else; choose another, or empty it")
     else:
         partial = folder.with_name(f"{folder.name}.partial")  # an interrupted command leaves no folder that seems whole
         shutil.rmtree(partial, ignore_errors=True)
         summary = web.write(partial)
-        if folder.exists():
-            folder.rmdir()
-        partial.rename(folder)
+        partial.replace(folder)  # which may be empty
         sys.stdout.write(
             f"{folder}: {summary.pages:,} pages, {summary.image_elements:,} image elements, {summary.images:,} images, "
             f"{summary.test_images} test images, {summary.bytes / 1e6:.1f} MB\n"
@@ -104,9 +84,6 @@ def demo(argv: Sequence[str]) -> int:
     if arguments.serve:
         serve.serve(folder, arguments.port)
     return 0
-
-
-# curate --------------------------------------------------------------------------------------------------------------
 
 
 def curate(argv: Sequence[str]) -> int:
@@ -119,8 +96,7 @@ def curate(argv: Sequence[str]) -> int:
     parser.add_argument("config", metavar="CONFIG", type=Path, help="settings (TOML)")
     parser.add_overrides("override a setting; repeatable")
     parser.add_argument("--until", choices=STAGES, default=STAGES[-1], help="stop after this stage")
-    dry_run = "show files, units, resolved settings and the disk needed; do nothing"
-    parser.add_argument("--dry-run", action="store_true", help=dry_run)
+    parser.add_argument("--dry-run", action="store_true", help="show files, units, settings, disk needed; do nothing")
     rerun = "run STAGE and what follows anew; without a name, from the first that changed"
     parser.add_argument("--rerun", nargs="?", choices=("", *STAGES), const="", metavar="STAGE", help=rerun)
     parser.add_argument("--restart", action="store_true", help="run everything anew")
@@ -131,7 +107,12 @@ def curate(argv: Sequence[str]) -> int:
             words[at] = "--rerun="  # `--rerun mine.toml` names no stage
     arguments, flags = parser.parse(words)
     if arguments.repair:
-        return _repair(arguments, flags)
+        parser.only(arguments, "--repair", "repair")
+        config = config_of_curation(config_of_file(str(arguments.config), ()).run.folder)
+        startup.place_kernels()
+        from altalign.pipelines.change import finish_anew
+
+        return finish_anew.repair(config, flags)
 
     config = fitted(config_of_file(str(arguments.config), arguments.set))
     startup.place_kernels()
@@ -144,18 +125,6 @@ def curate(argv: Sequence[str]) -> int:
         return 0
     code = curate.show(curate.curate(config, request, config_path=str(arguments.config)))
     return after_curation(config.run.folder) or code
-
-
-def _repair(arguments: argparse.Namespace, flags: list[str]) -> int:
-    """Make anew what is damaged of a finished run, whose own settings count; returns the exit code."""
-    is_whole = arguments.until == STAGES[-1] and arguments.rerun is None
-    if arguments.dry_run or arguments.restart or arguments.set or not is_whole:
-        raise UsageError("--repair: makes the files of a run as they were; leave the other options out")
-    config = config_of_curation(config_of_file(str(arguments.config), ()).run.folder)
-    startup.place_kernels()
-    from altalign.pipelines.change import finish_anew
-
-    return finish_anew.repair(config, flags)
 
 
 def curated(
@@ -188,8 +157,7 @@ def retry(argv: Sequence[str]) -> int:
         f"http_broken. {TO_BEAM}",
     )
     parser.add_argument("run", metavar="RUN", help="folder of a run")
-    reason = "ask again for what failed for this; repeatable, or several with commas"
-    parser.add_repeatable("--reason", "REASON", reason)
+    parser.add_repeatable("--reason", "REASON", "ask again for what failed for this; repeatable, or with commas")
     parser.add_overrides("override a setting of the run; repeatable")
     arguments, flags = parser.parse(argv)
     reasons = [reason.strip() for named in arguments.reason for reason in named.split(",")]
@@ -198,15 +166,11 @@ def retry(argv: Sequence[str]) -> int:
 
     known = [reason for reason in REASONS[Stage.FETCH] if reason not in (DropReason.NOT_IN_ARCHIVE, DropReason.REMOVED)]
     for reason in (reason for reason in reasons if reason not in known):
-        near = difflib.get_close_matches(reason, known, n=1)
-        hint = f"did you mean {near[0]}?" if near else f"there are: {', '.join(known)}"
-        raise UsageError(f"--reason {reason}: nothing fails to be fetched for that ({hint})")
+        raise UsageError(f"--reason {reason}: nothing fails to be fetched for that (there are: {', '.join(known)})")
     config = config_of_curation(arguments.run, arguments.set)
     if config.fetch.source != "web":
-        terminal.stderr().print(
-            f"{terminal.shown(config.run.folder)}: nothing to retry: its images were in hand, not on the web",
-            soft_wrap=True,
-        )
+        why = "nothing to retry: its images were in hand, not on the web"
+        terminal.stderr().print(f"{terminal.shown(config.run.folder)}: {why}", soft_wrap=True)
         return 0
     check_work(config.run.folder)
     startup.place_kernels()
@@ -216,36 +180,26 @@ def retry(argv: Sequence[str]) -> int:
     return after_curation(config.run.folder) or code
 
 
-# trial, calibrate ----------------------------------------------------------------------------------------------------
-
-
 def trial(argv: Sequence[str]) -> int:
     """Try a curation on a sample of its images."""
     parser = Parser(
         prog="altalign trial",
-        description="Do the text stages of a curation, and the others on a sample of its images. Predict pairs, "
-        "images, bytes and hours of the whole run with 95 % intervals, and write RUN/trial: trial.json and "
-        "report.html. A later `altalign curate` uses all that the trial has fetched.",
+        description="Do the text stages of a curation, and the others on a sample of its images; predict the whole "
+        "run with 95 % intervals, in RUN/trial/trial.json. A later `altalign curate` uses all that was fetched.",
         epilog=TO_BEAM,
     )
     parser.add_argument("config", metavar="CONFIG", type=Path, help="settings (TOML), as of `altalign curate`")
-    parser.add_argument("--images", type=int, default=_IMAGES, metavar="N", help=f"about so many images ({_IMAGES})")
+    parser.add_argument("--images", type=positive, default=_IMAGES, metavar="N", help=f"about so many ({_IMAGES})")
     parser.add_argument("--seed", type=int, default=0, metavar="N", help="another number draws other images (0)")
     parser.add_overrides("override a setting; repeatable")
     arguments, flags = parser.parse(argv)
-    if arguments.images < 1:
-        raise UsageError(f"--images {arguments.images}: not a number of images; give 1 or more, such as {_IMAGES}")
     if not 0 <= arguments.seed < 1 << 32:
         raise UsageError(f"--seed {arguments.seed}: no seed; give a whole number from 0 to {(1 << 32) - 1}")
     config = fitted(config_of_file(str(arguments.config), arguments.set))
     startup.place_kernels()
-    from altalign.audit.report import FOLDER
-    from altalign.pages import frame
     from altalign.pipelines.trial import trial
 
-    facts = trial.run_trial(config, arguments.images, arguments.seed, flags, config_path=str(arguments.config))
-    page = frame.rendered(FOLDER, "trial.html", run=facts["run"], **trial.for_page(facts))
-    return trial.conclude(facts, page)
+    return trial.trial(config, arguments.images, arguments.seed, flags, config_path=str(arguments.config))
 
 
 def calibrate(argv: Sequence[str]) -> int:
@@ -253,64 +207,42 @@ def calibrate(argv: Sequence[str]) -> int:
     parser = Parser(
         prog="altalign calibrate",
         description="Measure on a run's own images which copies of test images the search finds and how often it is "
-        "wrong, and choose the threshold. OUT can then be named as [decontaminate] calibration. The run is left as it "
-        "is.",
+        "wrong, and choose the threshold. OUT can then be named as [decontaminate] calibration.",
     )
     parser.add_argument("run", metavar="RUN", help="folder of a run whose images are fetched")
     parser.add_argument("out", metavar="OUT", help="folder of the calibration: its files, and report.html")
     parser.add_test_sets("a test set beside those of the run; repeatable")
-    pairs = "labelled pairs: columns image_a, image_b, relation (exact, near, or another)"
-    parser.add_argument("--pairs", default="", metavar="PARQUET", help=pairs)
-    images = "the images of the pairs: columns image, image_bytes"
-    parser.add_argument("--images", default="", metavar="PARQUET", help=images)
-    false_positives = "test images that a pool image may match by mistake, on average (1e-3)"
-    parser.add_argument("--false-positives", type=float, default=1e-3, metavar="N", help=false_positives)
+    parser.add_argument("--pairs", default="", metavar="PARQUET", help="labelled pairs: image_a, image_b, relation")
+    parser.add_argument("--images", default="", metavar="PARQUET", help="their images: image, image_bytes")
+    budget = "test images that a pool image may match by mistake, on average (1e-3)"
+    parser.add_argument("--false-positives", type=float, default=1e-3, metavar="N", help=budget)
     parser.add_argument("--sample", type=int, default=2_000, metavar="IMAGES", help="images to make copies of (2000)")
     parser.add_overrides("override a setting of the run; repeatable")
     arguments, flags = parser.parse(argv)
     if flags:
-        raise UsageError(
-            f"-- {flags[0]}: calibrating runs in this process, whichever engine the run was made on, "
-            "and has no flags for Beam; leave them out"
-        )
+        raise UsageError(f"-- {flags[0]}: calibrating runs in this process, and has no flags for Beam; leave them out")
     arguments.set.insert(0, 'engine.runner="embedded"')  # the threads belong to this process, too
     config = config_with_test_sets(arguments)
     startup.place_kernels()
-    from altalign.pipelines.near import calibration, calibration_report
+    from altalign.pipelines.near import calibration
+    from altalign.pipelines.opening import reopen
+    from altalign.pipelines.run.units import Run
 
-    out = arguments.out.rstrip("/") or "/"
-    request = calibration.CalibrationRequest(
-        out, arguments.pairs, arguments.images, arguments.false_positives, arguments.sample
+    out, run = arguments.out.rstrip("/") or "/", Run(config.run.folder, config, ())
+    reopen.check_fetched(run)
+    made = calibration.calibrate(
+        run,
+        out,
+        pairs=arguments.pairs,
+        images=arguments.images,
+        false_positives=arguments.false_positives,
+        sample=arguments.sample,
     )
     console = terminal.stdout()
-    calibration_report.show(calibration.calibrate(config, request, write_calibration_page), console)
+    calibration.show(*made, console)
     console.print(
         f'to use it: [decontaminate] calibration = "{terminal.shown(out)}"; '
-        f"pairs to look at: {terminal.shown(storage.join(out, calibration_report.PAGE))}",
+        f"pairs to look at: {terminal.shown(storage.join(out, calibration.PAGE))}",
         soft_wrap=True,
     )
     return 0
-
-
-def write_calibration_page(findings: "Findings", path: str) -> None:
-    """Write the page of a calibration."""
-    from altalign.audit.report import FOLDER
-    from altalign.pages import frame
-    from altalign.pipelines.near import calibration_report
-
-    page = frame.rendered(
-        FOLDER,
-        "calibration.html",
-        styles=("page.css", "calibration.css"),
-        embedder=findings.calibration.embedder,
-        threshold=findings.calibration.similarity_above,
-        verdict=calibration_report.verdict(findings),
-        sentences=[*calibration_report.sentences(findings)],
-        test_sets=findings.facts["test_sets"],
-        copied=findings.facts["copied"],
-        recall=calibration_report.recall_rows(findings),
-        not_covered=findings.facts["not_covered"],
-        looked_at=findings.looked_at,
-        picture=frame.data_uri,
-    )
-    storage.write_bytes(path, page)

@@ -4,7 +4,6 @@ import hashlib
 import json
 import re
 import sys
-from collections import Counter
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Any
@@ -13,11 +12,11 @@ from altalign import storage, terminal
 from altalign.audit.run_folder import RunFolder
 from altalign.commands.arguments import Parser
 from altalign.data import lineage
-from altalign.data.stages import REMOVED_FILE, REPORT, finished_units, own_files
+from altalign.data.stages import REMOVED_FILE, finished_units, own_files
 from altalign.errors import UsageError
 from altalign.machine import startup
 from altalign.storage.atomic_change import ADDING
-from altalign.terminal import command, shown
+from altalign.terminal import shown
 
 MOST = 8  # reasons, and hosts, to name
 _CHECKPOINT = re.compile(r"step-(\d+)")
@@ -35,17 +34,15 @@ def explain(argv: Sequence[str]) -> int:
     pair.add_argument("--url", help="the URL of the image, or of its page")
     pair.add_argument("--text", help="the caption, or a part of it")
     pair.add_argument("--key", help="the pair's key, or its image_id: 32 hex digits")
-    source_key = "its name in the input: FILE#ROW of a table, FILE#SAMPLE of a tar, or the path in a folder"
-    pair.add_argument("--source-key", metavar="NAME", help=source_key)
+    pair.add_argument("--source-key", metavar="NAME", help="its name in the input: FILE#ROW, FILE#SAMPLE, or the path")
     arguments = parser.parse_args(argv)
     with own_files(arguments.run):
         run = RunFolder.open(arguments.run)
         startup.place_kernels()
         from altalign.audit import explain  # Arrow: a fifth of a second, which --help need not wait for
 
-        text = explain.explain(
-            run, url=arguments.url, text=arguments.text, key=arguments.key, source_key=arguments.source_key
-        )
+        named = {name: getattr(arguments, name) for name in ("url", "text", "key", "source_key")}
+        text = explain.explain(run, **named)
     sys.stdout.write(f"{text}\n")
     return 0
 
@@ -55,8 +52,7 @@ def clean(argv: Sequence[str]) -> int:
     about = "Delete the intermediate files of a finished run (RUN/work). A rerun then starts from the input again."
     parser = Parser(prog="altalign clean", description=about)
     parser.add_argument("run", metavar="RUN", help="folder of a run")
-    unfinished = "also delete them in an unfinished run, which then starts over"
-    parser.add_argument("--unfinished", action="store_true", help=unfinished)
+    parser.add_argument("--unfinished", action="store_true", help="also in an unfinished run, which then starts over")
     arguments = parser.parse_args(argv)
     with own_files(arguments.run):
         run = RunFolder.open(arguments.run)
@@ -71,19 +67,14 @@ def clean(argv: Sequence[str]) -> int:
     return 0
 
 
-# status --------------------------------------------------------------------------------------------------------------
-
-
 def status(argv: Sequence[str]) -> int:
     """Prints the state of every stage, or what a run was made of."""
     about = "Show how far a run is: units, rows, failures and time left, read from its files."
     parser = Parser(prog="altalign status", description=about)
     parser.add_argument("run", metavar="RUN", help="folder of a run; for --lineage also of a training, or a checkpoint")
-    of_lineage = "what the run was made of, or the runs that a model was trained on"
-    parser.add_argument("--lineage", action="store_true", help=of_lineage)
+    parser.add_argument("--lineage", action="store_true", help="what the run was made of, or a model was trained on")
     parser.add_argument("--key", default="", help="of a training: every step that had this pair, by its key")
-    removed = "of a training: checkpoints that have seen what this run (or removed.parquet) removed"
-    parser.add_argument("--removed", default="", metavar="RUN", help=removed)
+    parser.add_argument("--removed", default="", metavar="RUN", help="of a training: what it saw of a run's removals")
     parser.add_argument("--json", action="store_true", help="with --lineage: print the same as JSON")
     arguments = parser.parse_args(argv)
     if arguments.lineage or arguments.key or arguments.removed:
@@ -118,42 +109,21 @@ def _print_status(run: RunFolder) -> None:
         units, of_rows = f"{done:,} of {planned:,}" if planned else "", f"{rows:,}" if rows else ""
         table.add_row(stage, state, units, of_rows, f"{facts['seconds']:.1f} s", left, str(facts["attempts"]))
     out.print(table)
-    lines, trouble = _from_the_web(run), run.json("log", "trouble.json")
+    lines, trouble = list[str](), run.json("log", "trouble.json")
+    if fetch := run.json("log", "fetch", "progress.json"):
+        share = f"{fetch['fetched'] / max(1, fetch['ended']):.1%} fetched, {fetch['bytes'] / 1e6:,.1f} MB"
+        lines.append(f"fetch: {fetch['ended']:,} of {fetch['images']:,} images, {share}")
+        for what, counts in {"not fetched": fetch["reasons"], "most failures": fetch["hosts"]}.items():
+            if most := [f"{shown(name)} {number:,}" for name, number in counts.items()][:MOST]:
+                lines.append(f"  {what}: {', '.join(most)}")
     if trouble and not run.is_finished:
         lines.append(f"last failure: {shown(trouble['message'])}")
     if run.is_finished and not process and storage.kind(run.path(ADDING)) == "folder":
         lines.append("an addition to it was cut off: run the same `altalign add` again, which continues it")
-    if run.is_finished and not process and not all(storage.exists(run.path(*name.split("/"))) for name in REPORT):
-        lines.append(f"it has no report as it is now: `{command('audit', run.folder)}` writes it")
     if not run.is_finished and not process:
         lines.append("run the same `altalign curate` again to continue")
     for line in lines:
         out.print(line, soft_wrap=True)
-
-
-def _from_the_web(run: RunFolder) -> list[str]:
-    """Lines about the fetch from its last progress.json; empty if the images came with the input."""
-    facts = run.json("log", "fetch", "progress.json")
-    if not facts:
-        return []
-    ended, images, megabytes = facts["ended"], facts["images"], facts["bytes"] / 1e6
-    fetched = f"{facts['fetched'] / max(1, ended):.1%} fetched"
-    lines = [f"fetch: {ended:,} of {images:,} images, {fetched}, {megabytes:,.1f} MB"]
-    if facts["units_finished"] < facts["units"]:
-        seconds = facts["seconds_left"]
-        left = "time left unknown" if seconds is None else f"about {seconds} s left"
-        lines[0] += f", {facts['images_per_s']:,.0f} images/s, {left}, as of {facts['updated']}"
-    for what, counts in {"not fetched": facts["reasons"], "most failures": facts["hosts"]}.items():
-        if counts:
-            numbers = list(counts.items())
-            most = ", ".join(f"{shown(name)} {number:,}" for name, number in numbers[:MOST])
-            if rest := sum(number for _, number in numbers[MOST:]):
-                most += f", … {rest:,} of {len(numbers) - MOST:,} others"
-            lines.append(f"  {what}: {most}")
-    return lines
-
-
-# status --lineage ----------------------------------------------------------------------------------------------------
 
 
 def _lineage(path: str, key: str, removed: str, *, is_json: bool) -> int:
@@ -179,6 +149,8 @@ def _lineage(path: str, key: str, removed: str, *, is_json: bool) -> int:
 
 
 def _of_training(path: str, key: str, removed: str) -> tuple[dict[str, Any], list[str]]:
+    import pyarrow.parquet as pq
+
     from altalign.commands import train
 
     train.check_installed()
@@ -215,49 +187,24 @@ def _of_training(path: str, key: str, removed: str) -> tuple[dict[str, Any], lis
         were = ", ".join(f"{run} (manifest {digest[:12]})" for run, digest in change["manifests"].items())
         lines.append(f"  until step {change['step']}: {change['pairs']:,} pairs of {were}")
     if key:
-        facts["seen"], line = _seen(config, key, last)
-        lines.append(line)
+        trained = steps_of_pair.Trained(config)
+        seen, is_held_out = list(trained.steps(frozenset([key]), last)), bool(trained.held_out(frozenset([key])))
+        facts["seen"] = {"key": key, "steps": [[each.step, each.epoch] for each in seen], "held_out": is_held_out}
+        few = ", ".join(f"{each.step} (epoch {each.epoch})" for each in seen[:_SHOWN]) + " …" * (len(seen) > _SHOWN)
+        why = "it was held out for evaluation" if is_held_out else "it comes later in the order, or is no pair of it"
+        lines.append(f"key {key}: in {len(seen):,} of {last:,} steps: {few or why}")
     if removed:
-        facts["removed"], more = _removed(config, removed, [step for step in steps if step <= last])
-        lines += more
+        path = removed if removed.endswith(".parquet") else storage.join(removed, REMOVED_FILE)
+        if not storage.exists(path):
+            raise UsageError(f"--removed {removed}: nothing was removed there (it has no {REMOVED_FILE})")
+        rows = pq.read_table(storage.mappable(path), columns=["kind", "hash"]).to_pylist()
+        keys = frozenset(row["hash"] for row in rows if row["kind"] in ("pair", "key") and row["hash"])
+        trained, first = steps_of_pair.Trained(config), dict[str, int]()
+        for each in trained.steps(keys, last):
+            first.setdefault(each.key, each.step)
+        by_step = {step: sum(at <= step for at in first.values()) for step in sorted(steps) if step <= last}
+        pairs = len(trained.trained_on(keys))
+        facts["removed"] = {"pairs": len(keys), "in_order": pairs, "seen_by_step": by_step}
+        lines.append(f"removed pairs: {len(keys):,}, of which {pairs:,} are in the order of this training")
+        lines += [f"  step {step}: has seen {number:,} of them" for step, number in by_step.items()]
     return facts, lines
-
-
-def _seen(config: Any, key: str, last: int) -> tuple[dict[str, Any], str]:
-    """The steps that had a pair, and the same in a line."""
-    from altalign.train.data.steps_of_pair import Trained
-
-    trained, keys = Trained(config), frozenset([key])
-    steps, is_held_out = list(trained.steps(keys, last)), bool(trained.held_out(keys))
-    if steps:
-        few = ", ".join(f"{each.step} (epoch {each.epoch})" for each in steps[:_SHOWN])
-        line = f"in {len(steps):,} of {last:,} steps: {few}{' …' if len(steps) > _SHOWN else ''}"
-    elif trained.trained_on(keys):
-        line = f"in none of {last:,} steps; it comes later in the order"
-    else:
-        why = "it was held out for evaluation" if is_held_out else "no pair that was trained on has it"
-        line = f"in none of {last:,} steps; {why}"
-    facts = {"key": key, "steps": [[each.step, each.epoch] for each in steps], "held_out": is_held_out}
-    return facts, f"key {key}: {line}"
-
-
-def _removed(config: Any, run: str, steps: Sequence[int]) -> tuple[dict[str, Any], list[str]]:
-    """How many of the pairs that were removed each checkpoint has seen."""
-    import pyarrow.parquet as pq
-
-    from altalign.train.data.steps_of_pair import Trained
-
-    path = run if run.endswith(".parquet") else storage.join(run, REMOVED_FILE)
-    if not storage.exists(path):
-        raise UsageError(f"--removed {run}: nothing was removed there (it has no {REMOVED_FILE})")
-    rows = pq.read_table(storage.mappable(path), columns=["kind", "hash"]).to_pylist()
-    keys = frozenset(row["hash"] for row in rows if row["kind"] in ("pair", "key") and row["hash"])
-    trained = Trained(config)
-    pairs = trained.trained_on(keys)
-    first: dict[str, int] = {}
-    for each in trained.steps(keys, max(steps, default=0)):
-        first.setdefault(each.key, each.step)
-    by_step = Counter({step: sum(at <= step for at in first.values()) for step in steps})
-    lines = [f"removed pairs: {len(keys):,}, of which {len(pairs):,} are in the order of this training"]
-    lines += [f"  step {step}: has seen {number:,} of them" for step, number in sorted(by_step.items())]
-    return {"pairs": len(keys), "in_order": len(pairs), "seen_by_step": dict(sorted(by_step.items()))}, lines

@@ -1,16 +1,11 @@
 """Verbs of training: `train`, `eval`, `nlip`, `encode`, `export`. Arguments are read before heavy imports."""
 
-import argparse
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from importlib.util import find_spec
-from typing import TYPE_CHECKING
 
 from altalign.commands.arguments import Parser, positive
 from altalign.errors import AltalignError, UsageError, bring
-
-if TYPE_CHECKING:
-    from altalign.train.settings.training import TrainConfig
 
 _NEEDED = ("torch", "timm", "transformers", "tokenizers", "safetensors", "tensorboard")
 
@@ -31,15 +26,6 @@ def trouble_named() -> Iterator[None]:
         raise
 
 
-def _settings(path: str, overrides: Sequence[str]) -> "TrainConfig":
-    """The settings, where all that training needs is installed."""
-    from altalign.train.settings.training import TrainConfig  # pydantic, which --help need not wait for
-
-    config = TrainConfig.load(path, overrides)
-    check_installed()
-    return config
-
-
 def check_installed() -> None:
     """Refuse to go on where the extra is missing."""
     if missing := [name for name in _NEEDED if find_spec(name) is None]:
@@ -56,15 +42,24 @@ def main(argv: Sequence[str]) -> int:
     )
     parser.add_argument("config", metavar="CONFIG", help="a settings file (TOML) of training")
     parser.add_overrides("override a setting; repeatable")
-    dry_run = "say what would be trained, on what and how; write nothing"
-    parser.add_argument("--dry-run", action="store_true", help=dry_run)
+    parser.add_argument("--dry-run", action="store_true", help="say what would be trained, and how; write nothing")
     parser.add_argument("--until", metavar="PHASE", default="", help="end after this one of [[phases]]")
     parser.add_argument("--data-changed", action="store_true", help="go on though a run that is trained on has changed")
     parser.add_argument("--sweep", action="store_true", help="fine-tune on each task of VTAB by trials")
     arguments = parser.parse_args(argv)
     if arguments.sweep:
-        return _sweep(arguments)
-    config = _settings(arguments.config, arguments.set)
+        parser.only(arguments, "--sweep", "sweep", "set", "dry_run")
+        from altalign.train.settings.sweep import SweepConfig
+
+        sweeping = SweepConfig.load(arguments.config, arguments.set)
+        check_installed()
+        from altalign.train import sweep
+
+        return sweep.describe(sweeping) if arguments.dry_run else sweep.sweep(sweeping)
+    from altalign.train.settings.training import TrainConfig  # pydantic, which --help need not wait for
+
+    config = TrainConfig.load(arguments.config, arguments.set)
+    check_installed()
     if arguments.until and not config.phases:
         raise UsageError(f"--until {arguments.until}: {arguments.config} has no [[phases]]; leave it out")
     if arguments.data_changed and config.phases:
@@ -85,59 +80,15 @@ def main(argv: Sequence[str]) -> int:
     return loop.train(config, data_changed=arguments.data_changed)
 
 
-def _sweep(arguments: argparse.Namespace) -> int:
-    if arguments.until or arguments.data_changed:
-        raise UsageError("--sweep trains trials that have no phases and are not gone on with; leave the others out")
-    from altalign.train.settings.sweep import SweepConfig
-
-    config = SweepConfig.load(arguments.config, arguments.set)
-    check_installed()
-    from altalign.train import sweep
-
-    return sweep.describe(config) if arguments.dry_run else sweep.sweep(config)
-
-
-# eval ----------------------------------------------------------------------------------------------------------------
-
-
 @trouble_named()
 def evaluate(argv: Sequence[str]) -> int:
     """Evaluate a model on sets, or compare two evaluations."""
-    arguments = _parser_of_eval().parse_args(argv)
-    if arguments.device:
-        arguments.set = [*arguments.set, f"loop.device={arguments.device}"]
-    is_comparison = len(arguments.given) == 2
-    if len(arguments.given) > 2 or (is_comparison and arguments.sets):
-        raise UsageError("give one training run to evaluate, or two evaluations to compare")
-    if is_comparison:
-        if arguments.model or arguments.checkpoint is not None or arguments.set:
-            raise UsageError("two evaluations are compared as they are; leave the other options but --out out")
-        return _compare(*arguments.given, out=arguments.out)
-    if arguments.sets:
-        return _evaluate_sets(arguments)
-    if not arguments.given:
-        raise UsageError("give CONFIG, the settings of a training run; or --sets FILE, --model and --out")
-    if arguments.out:
-        raise UsageError(f"--out {arguments.out}: belongs to --sets or two evaluations; leave it out")
-    if arguments.model and arguments.checkpoint is not None:
-        raise UsageError(f"--checkpoint {arguments.checkpoint}: of the run, and --model names another; give one")
-    config = _settings(arguments.given[0], arguments.set)
-    from altalign.train import evaluation
-
-    if arguments.model and not config.classification.train:
-        return evaluation.evaluate_other(config, arguments.model)
-    return evaluation.evaluate(config, step=arguments.checkpoint)
-
-
-def _parser_of_eval() -> Parser:
     parser = Parser(
         prog="altalign eval",
-        description="Measure a model: the newest checkpoint of a training run, or --model. Writes "
-        "RUN/eval/step-NNNNNNN, prints tables. With two folders of evaluations: which model is better, by the same "
-        "images.",
+        description="Measure a model: the newest checkpoint of a training run, or --model; writes "
+        "RUN/eval/step-NNNNNNN. With two folders of evaluations: which model is better, by the same images.",
     )
-    given = "a training run or its settings; two are compared"
-    parser.add_argument("given", metavar="CONFIG_OR_RUN", nargs="*", help=given)
+    parser.add_argument("given", metavar="CONFIG_OR_RUN", nargs="*", help="a training run or its settings; or two runs")
     parser.add_argument("--sets", metavar="FILE", default="", help="sets to measure on (TOML); else those of CONFIG")
     parser.add_argument("--checkpoint", metavar="STEP", type=int, help="evaluate the checkpoint after this many steps")
     parser.add_argument(
@@ -150,7 +101,42 @@ def _parser_of_eval() -> Parser:
     parser.add_argument("--out", metavar="FOLDER", default="", help="with --sets or two evaluations: where results go")
     parser.add_argument("--device", choices=("auto", "cpu", "cuda"), help="of a model; a run: [loop] device")
     parser.add_overrides("override a setting; repeatable")
-    return parser
+    arguments = parser.parse_args(argv)
+    if len(arguments.given) > 2:
+        raise UsageError("give one training run to evaluate, or two evaluations to compare")
+    if len(arguments.given) == 2:
+        parser.only(arguments, "two evaluations, which are compared as they are", "out")
+        return _compare(*arguments.given, out=arguments.out)
+    if arguments.device:
+        arguments.set = [*arguments.set, f"loop.device={arguments.device}"]
+    if arguments.sets:
+        from altalign.eval.settings import EvalSets
+
+        sets = EvalSets.load(arguments.sets)
+        check_installed()
+        from altalign.train import sets_evaluation
+
+        return sets_evaluation.evaluate(
+            next(iter(arguments.given), ""),
+            sets,
+            model=arguments.model,
+            step=arguments.checkpoint,
+            out=arguments.out,
+            device=arguments.device or "auto",
+            overrides=arguments.set,
+        )
+    if not arguments.given:
+        raise UsageError("give CONFIG, the settings of a training run; or --sets FILE, --model and --out")
+    parser.only(arguments, "a training run alone", "set", "device", "model" if arguments.model else "checkpoint")
+    from altalign.train.settings.training import TrainConfig  # pydantic, which --help need not wait for
+
+    config = TrainConfig.load(arguments.given[0], arguments.set)
+    check_installed()
+    from altalign.train import evaluation
+
+    if arguments.model and not config.classification.train:
+        return evaluation.evaluate_other(config, arguments.model)
+    return evaluation.evaluate(config, step=arguments.checkpoint)
 
 
 def _compare(a: str, b: str, *, out: str) -> int:
@@ -169,27 +155,6 @@ def _compare(a: str, b: str, *, out: str) -> int:
     return 0
 
 
-def _evaluate_sets(arguments: argparse.Namespace) -> int:
-    from altalign.eval.settings import EvalSets
-
-    sets = EvalSets.load(arguments.sets)
-    check_installed()
-    from altalign.train import sets_evaluation
-
-    return sets_evaluation.evaluate(
-        next(iter(arguments.given), ""),
-        sets,
-        model=arguments.model,
-        step=arguments.checkpoint,
-        out=arguments.out,
-        device=arguments.device or "auto",
-        overrides=arguments.set,
-    )
-
-
-# A trained model -----------------------------------------------------------------------------------------------------
-
-
 def _parser_of_training(verb: str, description: str) -> Parser:
     """A parser of the folder of a training run, and of one of its checkpoints."""
     parser = Parser(prog=f"altalign {verb}", description=description)
@@ -202,8 +167,7 @@ def _parser_of_training(verb: str, description: str) -> Parser:
 def encode(argv: Sequence[str]) -> int:
     """Write embeddings of images and captions."""
     parser = _parser_of_training("encode", "Write the embeddings that a trained model makes, as Parquet.")
-    given = "a run folder, a folder of images, *.tar, *.parquet, or a .txt of captions"
-    parser.add_argument("input", metavar="INPUT", help=given)
+    parser.add_argument("input", metavar="INPUT", help="a run, a folder of images, *.tar, *.parquet, or captions.txt")
     parser.add_argument("out", metavar="OUT", help="a new folder")
     parser.add_argument("--batch", metavar="N", type=positive, default=256, help="images at a time (256)")
     parser.add_argument("--image-column", metavar="NAME", default="image", help="of Parquet (image)")
@@ -243,9 +207,6 @@ def export(argv: Sequence[str]) -> int:
         step=arguments.checkpoint,
         overrides={name: px for name, px in sides.items() if px},
     )
-
-
-# nlip ----------------------------------------------------------------------------------------------------------------
 
 
 def nlip(argv: Sequence[str]) -> int:
@@ -300,8 +261,7 @@ def _concepts(argv: Sequence[str]) -> int:
     )
     parser.add_argument("runs", metavar="RUN", nargs="+", help="finished runs of curation")
     parser.add_argument("--out", metavar="DIR", required=True, help="a new folder")
-    model = "a training run, open_clip:DIR, or a folder of AlignModel"
-    parser.add_argument("--model", metavar="NAME", required=True, help=model)
+    parser.add_argument("--model", metavar="NAME", required=True, help="a training run, open_clip:DIR, or AlignModel")
     parser.add_repeatable("--words", "FILE", "nouns, one a line; repeatable")
     parser.add_repeatable("--texts", "FILE", "texts, one a line, that nouns are counted in")
     parser.add_argument("--at-least", metavar="N", type=int, default=5, help="texts that a noun is in (5)")

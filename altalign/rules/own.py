@@ -107,11 +107,7 @@ def imported(module: Module) -> ModuleType:
 
 
 def rules(stage: Stage, config: CurateConfig, modules: Iterable[Module]) -> list[Rule]:
-    """All rules of a stage: the built-in ones, then those of the run's own in the order of settings.
-
-    Raises:
-        UsageError: a function is not there, or its parameters are neither columns nor settings.
-    """
+    """All rules of a stage: the built-in ones, then those of the run's own in the order of settings."""
     by_name = {module.name: module for module in modules}
     entries = (entry.partition(":") for entry in filters(stage, config))
     return [*RULES[stage], *(_rule(by_name[module], name, stage, config) for module, _, name in entries)]

@@ -9,7 +9,6 @@ import inspect
 import traceback
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import reduce
 from typing import Any, TypeAlias
 
 import pyarrow as pa
@@ -151,17 +150,12 @@ def rule(
 
 def value_of(config: Any, name: str) -> Any:
     """The value of a setting, `SECTION.NAME`; sections may be tables of the user's."""
-
-    def inner(section: Any, key: str) -> Any:
-        return section[key] if isinstance(section, Mapping) else getattr(section, key)
-
-    return reduce(inner, name.split("."), config)
+    for key in name.split("."):
+        config = config[key] if isinstance(config, Mapping) else getattr(config, key)
+    return config
 
 
 def by_measure(rules: Sequence[Rule]) -> dict[str, set[str]]:
     """The rules that each measure is of, by its name."""
-    measures = dict[str, set[str]]()
-    for each in rules:
-        if each.measured:
-            measures.setdefault(each.measured, set()).add(each.name)
-    return measures
+    measures = dict.fromkeys(each.measured for each in rules if each.measured)
+    return {measure: {each.name for each in rules if each.measured == measure} for measure in measures}

@@ -74,21 +74,18 @@ def load(folder: str) -> Calibration:
     above = head["similarity_above"]
     if not isinstance(above, (int, float)) or not 0 <= above <= 1:
         raise UnreadableError(f"{path}: similarity_above = {above!r}, which is no cosine from 0 to 1")
-    mean, matrix, centroids = (storage.join(folder, name) for name in (MEAN, MATRIX, CENTROIDS))
+    mean, matrix, clusters = (storage.join(folder, name) for name in (MEAN, MATRIX, CENTROIDS))
     try:
-        mapped = embed.Map(arrays.read(mean), arrays.read(matrix)) if head["is_mapped"] else None
+        mapped, centroids = None, arrays.read(clusters)
+        if head["is_mapped"]:
+            mapped = embed.Map(arrays.read(mean), arrays.read(matrix))
+        dimensions = mapped.dimensions if mapped else centroids.shape[-1]
+        if centroids.dtype != np.int16 or centroids.shape[1:] != (dimensions,) or not len(centroids):
+            raise ValueError(f"no centroids: {centroids.dtype} of shape {centroids.shape}")
+        squared_norms(centroids)
     except ValueError as error:
-        raise UnreadableError(f"{folder}: its map is none: {error}") from error
-    clusters = arrays.read(centroids)
-    is_right = clusters.dtype == np.int16 and clusters.ndim == 2 and len(clusters)
-    if not is_right or (mapped and clusters.shape[1] != mapped.dimensions):
-        what = f"{clusters.dtype} of shape {clusters.shape}, which are no centroids of this calibration"
-        raise UnreadableError(f"{centroids}: {what}")
-    try:
-        squared_norms(clusters)
-    except ValueError as error:
-        raise UnreadableError(f"{centroids}: no centroids: {error}") from error
-    return Calibration(head["embedder"], float(above), mapped, clusters)
+        raise UnreadableError(f"{folder}: its map or its centroids are none: {error}") from error
+    return Calibration(head["embedder"], float(above), mapped, centroids)
 
 
 def named(folder: str, embedder: "Embedder") -> Calibration:
@@ -106,8 +103,7 @@ def named(folder: str, embedder: "Embedder") -> Calibration:
         raise UsageError(f"{where}: {what}; calibrate anew, or set that one")
     has_dimensions = embedder.is_mapped or calibration.dimensions == embedder.dimensions
     if (calibration.map is not None) != embedder.is_mapped or not has_dimensions:
-        what = f'cannot be used: its map and centroids do not fit embedder = "{embedder.name}"'
-        raise UsageError(f"{where}: {what}; calibrate anew")
+        raise UsageError(f'{where}: cannot be used: its files do not fit embedder = "{embedder.name}"; calibrate anew')
     return calibration
 
 

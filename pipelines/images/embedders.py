@@ -47,22 +47,19 @@ class Embedder:
 
 
 def load(name: str) -> Embedder:
-    """The embedder of a setting. `images.hooks_of` keeps it for as long as its files are the same."""
-    return _dct(name) if name == "dct" else _phash(name) if name == "phash" else _of_model(name)
+    """The embedder of a setting. `measuring.hooks_of` keeps it for as long as its files are the same."""
+    if name == "dct":
 
+        def coefficients(_image: Pixels, small: Pixels) -> Vector:
+            return embed.dct_coefficients(small[np.newaxis])[0][0]
 
-def _dct(name: str) -> Embedder:
-    def of_image(_image: Pixels, small: Pixels) -> Vector:
-        return embed.dct_coefficients(small[np.newaxis])[0][0]
-
-    return Embedder(name, embed.COEFFICIENTS, of_image, is_mapped=True)
-
-
-def _phash(name: str) -> Embedder:
-    """The bits of imagehash as +1 and -1: the cosine of two is 1 - d / 32 if d bits differ."""
+        return Embedder(name, embed.COEFFICIENTS, coefficients, is_mapped=True)
+    if name != "phash":
+        return _of_model(name)
     import imagehash  # and with it SciPy, which other embedders need not wait for
 
     def of_image(image: Pixels, _small: Pixels) -> Vector:
+        """The bits of imagehash as +1 and -1: the cosine of two is 1 - d / 32 if d bits differ."""
         bits = imagehash.phash(Image.fromarray(pixels.gray(image))).hash
         return np.where(bits.ravel(), 1, -1).astype(np.int16)
 

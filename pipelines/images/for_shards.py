@@ -1,7 +1,7 @@
 """Makes images as a shard stores them, in order. Several threads make JPEGs, a little ahead of the tar."""
 
 import hashlib
-from collections.abc import Callable, Generator, Iterable, Iterator
+from collections.abc import Generator, Iterable, Iterator
 from concurrent.futures import Future
 from contextlib import nullcontext
 from typing import NamedTuple, TypedDict
@@ -58,33 +58,23 @@ def images(
     """The row of each sample and its image as it is stored; with one thread, all is made in the calling thread."""
     with nullcontext() if threads == 1 else OF_PROCESS.shared(threads) as pool:
 
-        def begin(each: FetchedSample) -> Future[StoredImage]:
-            row = each.row
-            is_stored_as_it_is = pixels.is_stored_as_found(
-                each.data or b"",
-                row["format"],
-                row["width"],
-                row["height"],
-                portable=settings.portable,
-                resize_short_side_px=settings.resize_short_side_px,
-            )
-            anew = None if is_stored_as_it_is else settings
-            return done(_made(each, anew)) if pool is None or anew is None else pool.submit(_made, each, anew)
+        def begun() -> Iterator[tuple[Row, Future[StoredImage], int]]:
+            """One image for all its samples; of bytes what it has and, about, what a JPEG of its pixels has at most."""
+            image = None
+            for each in samples:
+                row, data, size = each.row, each.data or b"", _ROW_BYTES
+                if each.data is not None or image is None:
+                    size += len(data) + row["width"] * row["height"]
+                    anew = None if _is_stored_as_found(row, data, settings) else settings
+                    image = done(_made(each, anew)) if pool is None or anew is None else pool.submit(_made, each, anew)
+                yield row, image, size
 
-        yield from in_order(_begun(samples, begin), bytes_at_most=0 if pool is None else AHEAD_BYTES)
+        yield from in_order(begun(), bytes_at_most=0 if pool is None else AHEAD_BYTES)
 
 
-def _begun(
-    samples: Iterable[FetchedSample], begin: Callable[[FetchedSample], Future[StoredImage]]
-) -> Iterator[tuple[Row, Future[StoredImage], int]]:
-    """One image for all its samples; of bytes what it has and, about, what a JPEG of its pixels has at most."""
-    image = None
-    for each in samples:
-        if each.data is None and image is not None:
-            yield each.row, image, _ROW_BYTES
-        else:
-            image = begin(each)
-            yield each.row, image, _ROW_BYTES + len(each.data or b"") + each.row["width"] * each.row["height"]
+def _is_stored_as_found(row: Row, data: bytes, settings: ShardsSettings) -> bool:
+    size, side = (row["width"], row["height"]), settings.resize_short_side_px
+    return pixels.is_stored_as_found(data, row["format"], *size, portable=settings.portable, resize_short_side_px=side)
 
 
 def _made(sample: FetchedSample, anew: ShardsSettings | None) -> StoredImage:
@@ -99,11 +89,5 @@ def _made(sample: FetchedSample, anew: ShardsSettings | None) -> StoredImage:
         with enough_memory(row["image_url"], data, colour=True):
             stored = pixels.to_stored(data, portable=anew.portable, resize_short_side_px=anew.resize_short_side_px)
         sha256 = hashlib.sha256(stored.bytes).hexdigest()
-    measured: StoredColumns = {
-        "width": stored.width,
-        "height": stored.height,
-        "format": stored.format,
-        "bytes": len(stored.bytes),
-        "sha256": sha256,
-    }
-    return StoredImage(stored.bytes, measured)
+    size, kind = {"width": stored.width, "height": stored.height}, stored.format
+    return StoredImage(stored.bytes, StoredColumns(**size, format=kind, bytes=len(stored.bytes), sha256=sha256))

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -26,6 +26,8 @@ from altalign.settings.curate import CurateConfig, FetchSettings, ImageSettings
 
 _SIDE_AT_MOST = 2**31 - 1
 
+Stamps: TypeAlias = "tuple[storage.Stamp | None, ...]"  # of files, by which a cache knows that one has changed
+
 
 class Hooks(NamedTuple):
     """What looks at an image while it is decoded."""
@@ -37,11 +39,8 @@ class Hooks(NamedTuple):
     @property
     def short_side_px(self) -> int:
         """What they need of an image's short side, in pixels."""
-        return max(
-            self.embedder.short_side_px,
-            self.blocked.short_side_px,
-            self.nsfw.classifier.short_side_px if self.nsfw else 0,
-        )
+        of_nsfw = self.nsfw.graph.input.short_side_px if self.nsfw else 0
+        return max(self.embedder.short_side_px, self.blocked.short_side_px, of_nsfw)
 
     @property
     def colour(self) -> bool:
@@ -49,15 +48,19 @@ class Hooks(NamedTuple):
         return self.nsfw is not None or self.embedder.colour
 
 
+def hooks_of(config: CurateConfig) -> Hooks:
+    """The hooks of these settings, loaded once a process."""
+    changed, model = _stamps(files_named(config)), config.image.nsfw.model
+    return _hooks(tuple(config.image.blocked_hashes), model, config.decontaminate.embedder, changed)
+
+
 @lru_cache(maxsize=1)
-def _hooks(blocked: tuple[str, ...], model: str, embedder: str, _changed: tuple[storage.Stamp | None, ...]) -> Hooks:
+def _hooks(blocked: tuple[str, ...], model: str, embedder: str, _changed: Stamps) -> Hooks:
     return Hooks(load_block_lists(blocked), load_nsfw_model(model) if model else None, embedders.load(embedder))
 
 
-def hooks_of(config: CurateConfig) -> Hooks:
-    """The hooks of these settings, loaded once a process."""
-    changed = tuple(storage.stamp(name) if storage.exists(name) else None for name in files_named(config))
-    return _hooks(tuple(config.image.blocked_hashes), config.image.nsfw.model, config.decontaminate.embedder, changed)
+def _stamps(paths: Sequence[str]) -> Stamps:
+    return tuple(storage.stamp(path) if storage.exists(path) else None for path in paths)
 
 
 class Measured(NamedTuple):
@@ -85,9 +88,9 @@ class Outcome(NamedTuple):
 
 def measure(data: bytes, *, url: str | None, config: ImageSettings, hooks: Hooks) -> Measured:
     """Decode an image once and measure all that the image rules ask for. `url` names it in errors."""
-    colour, most = hooks.colour, config.pixels_at_most
-    with enough_memory(url, data, colour=colour, pixels_at_most=most, short_side_px=hooks.short_side_px):
-        decoded = pixels.decode(data, pixels_at_most=most, colour=colour, short_side_px=hooks.short_side_px)
+    how = {"colour": hooks.colour, "pixels_at_most": config.pixels_at_most, "short_side_px": hooks.short_side_px}
+    with enough_memory(url, data, **how):
+        decoded = pixels.decode(data, **how)
         digest = hashlib.sha256(data).hexdigest() if data else None
         features = hooks.embedder.features(decoded.pixels) if decoded.pixels is not None else None
         return Measured(
@@ -142,28 +145,22 @@ def columns(measured: Sequence[Measured]) -> dict[str, Any]:
     }
 
 
-# Block lists and the classifier ---------------------------------------------------------------------------------------
-
-
 def load_block_lists(paths: Sequence[str]) -> BlockList:
     """Read `[image] blocked_hashes`."""
     block_list = BlockList.parse((path, _text(path, "[image] blocked_hashes")) for path in paths)
     if len(block_list.pdq) and importlib.util.find_spec("pdqhash") is None:
-        raise UsageError(
-            f"[image] blocked_hashes lists {len(block_list.pdq)} PDQ hashes and the package pdqhash is missing; "
-            f"{bring('pdq')}"
-        )
+        what = f"lists {len(block_list.pdq)} PDQ hashes and the package pdqhash is missing"
+        raise UsageError(f"[image] blocked_hashes {what}; {bring('pdq')}")
     return block_list
 
 
 def blocked_urls(settings: FetchSettings) -> BlockList:
     """Reads `[fetch] blocked_urls`, once a process."""
-    changed = tuple(storage.stamp(path) if storage.exists(path) else None for path in settings.blocked_urls)
-    return _blocked_urls(tuple(settings.blocked_urls), changed)
+    return _blocked_urls(tuple(settings.blocked_urls), _stamps(settings.blocked_urls))
 
 
 @lru_cache(maxsize=1)
-def _blocked_urls(paths: tuple[str, ...], _changed: tuple[storage.Stamp | None, ...]) -> BlockList:
+def _blocked_urls(paths: tuple[str, ...], _changed: Stamps) -> BlockList:
     return BlockList.parse(((path, _text(path, "[fetch] blocked_urls")) for path in paths), of_urls=True)
 
 
@@ -180,33 +177,22 @@ def _text(path: str, setting: str) -> str:
 
 @dataclass(frozen=True, eq=False)
 class NsfwModel:
-    """A classifier of pornographic images."""
+    """A classifier of pornographic images; `graph.input` is the TOML beside its file."""
 
     graph: onnx.ImageGraph[model_inputs.Classifier]
 
-    @property
-    def classifier(self) -> model_inputs.Classifier:
-        """The TOML beside the file."""
-        return self.graph.input
-
     def score(self, image: npt.NDArray[np.uint8]) -> float:
-        """The score of one image (uint8[height, width, 3]), 0 to 1.
-
-        It is scored alone: in a batch, the last bits depend on the other images.
-        """
+        """The score of one image (uint8[height, width, 3]), 0 to 1, alone: in a batch its last bits would be others."""
         (output, *_) = self.graph.run(self.graph.prepare(image))
-        return model_inputs.score(output, self.classifier)
+        return model_inputs.score(output, self.graph.input)
 
 
 def load_nsfw_model(path: str) -> NsfwModel:
-    """Load `[image.nsfw] model` and try it on a gray image.
-
-    It is an ONNX file with a TOML of its name beside it (`altalign.filters.model_inputs.Classifier`).
-    """
+    """Load `[image.nsfw] model`, an ONNX file with a TOML of its name beside it, and try it on a gray image."""
     model = NsfwModel(onnx.image_graph(path, f"[image.nsfw] model = {path!r}", model_inputs.Classifier, extra="nsfw"))
     try:
         model.graph.tried(model.score)
     except IndexError:
-        wrong = f"output_index = {model.classifier.output_index}: the model has fewer outputs"
+        wrong = f"output_index = {model.graph.input.output_index}: the model has fewer outputs"
         raise UsageError(f"{model.graph.toml} {wrong}") from None
     return model

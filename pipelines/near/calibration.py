@@ -7,18 +7,21 @@ unrelated images are taken for one another. Nothing of the run is changed.
 
 import hashlib
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, replace
 from functools import partial
 from math import inf
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
+from rich.console import Console
+from rich.table import Table
 
 from altalign import storage
-from altalign.data.stages import STAGES, own_files
+from altalign.data.stages import own_files
 from altalign.dedup import copies, embed
 from altalign.dedup import thresholds as measures
 from altalign.dedup.buckets import IN_A_BUCKET
@@ -27,16 +30,15 @@ from altalign.errors import AltalignError, UnreadableError, UsageError
 from altalign.filters import pixels
 from altalign.machine import interrupts
 from altalign.machine.threads import in_threads
+from altalign.pages import frame
 from altalign.pipelines.images import calibration_files, measuring
 from altalign.pipelines.images.calibration_files import Calibration
-from altalign.pipelines.near import calibration_report, comparing, gallery, index
-from altalign.pipelines.near.calibration_report import Findings, Looked
+from altalign.pipelines.near import comparing, gallery, index
 from altalign.pipelines.near.comparing import Search
 from altalign.pipelines.run.image_tables import FEATURES, FETCHED, image_range, kept_images
-from altalign.pipelines.run.units import WORK_VERSION, Run, content
-from altalign.settings.common import flatten, stage_of
+from altalign.pipelines.run.units import Run
 from altalign.settings.curate import CurateConfig
-from altalign.terminal import many, stderr
+from altalign.terminal import many, shown, stderr
 
 POOL = 20_000  # images of the pool that are searched for
 SAMPLE_AT_LEAST = 2 * index.TRAINING_IMAGES_AT_LEAST
@@ -46,17 +48,11 @@ TRANSFORMS = (*copies.TRANSFORMS, MIRRORED)
 LOOKED_AT = 50
 COVERED_FROM = 0.5  # recall; below it a kind of copies is called not covered
 
+PAGE = "report.html"
+
+Facts = dict[str, Any]  # what `calibration.json` says
+Looked = dict[str, Any]  # a pair: cosine, key of the pool's image, test_set, test_image; of_pool and of_test as WebP
 Image = dict[str, Any]  # key, unit, blob_offset, blob_bytes and found_sha256 of an image of the pool
-
-
-class CalibrationRequest(NamedTuple):
-    """What `altalign calibrate` is asked for."""
-
-    out: str  # the folder that is written
-    pairs: str  # a file of labelled pairs, or empty
-    images: str  # a file of their images, or empty
-    false_positives: float  # allowed per pool image
-    sample: int  # how many images are sampled
 
 
 class Tests(NamedTuple):
@@ -71,75 +67,31 @@ class Tests(NamedTuple):
 
 
 def calibrate(
-    config: CurateConfig, request: CalibrationRequest, write_page: Callable[[Findings, str], None]
-) -> Findings:
-    """Calibrate on a run, and write the calibration; `write_page` writes the page of findings to a path."""
-    run, out = Run(config.run.folder, config, ()), request.out
-    files = [*calibration_files.files_of(out), storage.join(out, calibration_report.PAGE)]
-    with own_files(run.folder):
-        _check_run(run)
-        _check_request(run, request, files)
-    with storage.locked(run.folder), own_files(run.folder):
-        findings = _measure(run, request)
-        for path in files:
-            storage.delete(path)
-        storage.sweep(out)
-        write_page(findings, files[-1])
-        calibration_files.save(out, findings.calibration, findings.facts)  # its JSON last
-    return findings
+    run: Run, out: str, *, pairs: str, images: str, false_positives: float, sample: int
+) -> tuple[Calibration, Facts]:
+    """Calibrate on so many images of a run whose images are fetched, and write the calibration to `out`.
 
-
-def _check_run(run: Run) -> None:
-    """Refuse, before any work, a run whose images are not there, or were made with other settings or versions."""
-    if not run.is_done("fetch"):
-        raise UsageError(
-            f"{run.folder}: its images are not fetched yet; `altalign curate` with --until fetch does that, then "
-            "calibrate"
-        )
-    measuring.hooks_of(run.config)  # refuses files that cannot be read
-    settings, recorded = run.config.decontaminate, storage.read_json(run.path("run.json")).get("stages", {})
-    now: list[tuple[str | None, str, object]] = [("extract", "work_version", WORK_VERSION)]
-    now += [(stage_of(CurateConfig, name), name, value) for name, value in flatten(run.config.model_dump(mode="json"))]
-    now += [("fetch", f"file {path}", content(path)) for path in settings.embedder_files]
-    for stage, name, value in now:
-        if stage in STAGES[: STAGES.index("decontaminate")]:
-            before = recorded.get(stage, {}).get("reads", {}).get(name)
-            if before != value:
-                raise UsageError(
-                    f"{run.folder}: its stage {stage} was made with another {name} ({before!r}, not {value!r}); "
-                    "`altalign curate` with --rerun makes its images anew"
-                )
+    `pairs` and `images` are files of labelled pairs, or empty; `false_positives` are allowed per pool image.
+    """
+    files = [*calibration_files.files_of(out), storage.join(out, PAGE)]
+    settings = run.config.decontaminate
     if not settings.test_sets:
         raise UsageError(
             f"{run.folder}: no test sets, and a threshold depends on how many test images there are; give --test-set "
             "NAME=PATH"
         )
-    index.parts_of_tests(run.config)
-
-
-def _check_request(run: Run, request: CalibrationRequest, files: Sequence[str]) -> None:
-    """Refuse options that make no sense, and a folder to write that holds something else."""
-    out = request.out
-    if not 0 < request.false_positives < inf:
-        raise UsageError(
-            f"--false-positives {request.false_positives:g}: not a number above 0; give how many a pool image may "
-            "have, such as 1e-3"
-        )
-    if not SAMPLE_AT_LEAST <= request.sample <= POOL:
-        raise UsageError(
-            f"--sample {request.sample}: too {'few' if request.sample < SAMPLE_AT_LEAST else 'many'}; give "
-            f"{SAMPLE_AT_LEAST} to {POOL:,} images"
-        )
-    if bool(request.pairs) != bool(request.images):
+    if not 0 < false_positives < inf:
+        raise UsageError(f"--false-positives {false_positives:g}: not a number above 0, such as 1e-3")
+    if not SAMPLE_AT_LEAST <= sample <= POOL:
+        what = "few" if sample < SAMPLE_AT_LEAST else "many"
+        raise UsageError(f"--sample {sample}: too {what}; give {SAMPLE_AT_LEAST} to {POOL:,} images")
+    if bool(pairs) != bool(images):
         raise UsageError("--pairs and --images belong together: the pairs, and the images that they name")
-    if request.pairs:
-        comparing.check_labelled(request.pairs, request.images)
+    if pairs:
+        comparing.check_labelled(pairs, images)
     storage.check(out)
     if storage.is_inside(out, run.folder):
-        raise UsageError(
-            f"{out}: in the run's own folder {run.folder}, whose files `altalign curate` makes anew; choose another "
-            "folder"
-        )
+        raise UsageError(f"{out}: in the run's own folder {run.folder}, whose files are made anew; choose another")
     if storage.kind(out) not in ("folder", "missing"):
         raise UsageError(f"{out}: a file, where the folder of a calibration is meant; choose another")
     entries = {name.partition(".partial-")[0] for name in storage.entries(out)}
@@ -147,16 +99,27 @@ def _check_request(run: Run, request: CalibrationRequest, files: Sequence[str]) 
         raise UsageError(
             f"{out}: a folder that is no calibration (it has no {calibration_files.FILE}); choose another, or empty it"
         )
+    with storage.locked(run.folder), own_files(run.folder):
+        calibration, facts, looked_at = _measured(run, false_positives, sample)
+        if pairs:
+            bucket = IN_A_BUCKET if settings.require_bucket else 0
+            facts["labelled_pairs"] = comparing.measure_labelled(pairs, images, run.config, calibration, bucket)
+        for path in files:
+            storage.delete(path)
+        storage.sweep(out)
+        storage.write_bytes(files[-1], page(calibration, looked_at))
+        calibration_files.save(out, calibration, facts)  # its JSON last
+    return calibration, facts
 
 
-def _measure(run: Run, request: CalibrationRequest) -> Findings:
-    """All that is measured, in order."""
+def _measured(run: Run, budget: float, sampled: int) -> tuple[Calibration, Facts, list[Looked]]:
+    """All that is measured without labels, in order."""
     settings, threads = run.config.decontaminate, run.config.engine.threads
     embedder = measuring.hooks_of(run.config).embedder
-    tests, (pool, features, flat) = _tests(run), _pool(run)
+    tests, (pool, features) = _tests(run), _pool(run)
     # the first image with each sequence of bytes: none is both shown to the map and searched for
     sha256 = np.array([image["found_sha256"] for image in pool], "S64")
-    sample = np.sort(np.unique(sha256, return_index=True)[1])[: request.sample]
+    sample = np.sort(np.unique(sha256, return_index=True)[1])[:sampled]
     if len(sample) < SAMPLE_AT_LEAST:
         raise UsageError(
             f"{run.folder}: {len(sample)} distinct images that are not flat; {SAMPLE_AT_LEAST} are needed to learn "
@@ -188,54 +151,40 @@ def _measure(run: Run, request: CalibrationRequest) -> Findings:
     decoys = Search(vectors, sha256, mirrored[is_decoy], tests.sha256[is_decoy], threads).counted()
     strict = round(max(similar, SEARCHED_ABOVE), 4)
     true_pairs = measures.true_near_duplicates(pairs, decoys, similarity_above=strict)
-    views, budget = 1 + settings.mirrored, request.false_positives
-    lines, above = _threshold(run, pairs.without(true_pairs), decoys, len(tests.numbers) * views, budget)
-    calibration, bucket = replace(calibration, similarity_above=above), IN_A_BUCKET if settings.require_bucket else 0
-    by_recall = _recall(calibration, vectors[measured], of_measured, views, bucket)
+    compared = len(tests.numbers) * (1 + settings.mirrored)  # views of test images with each image of the pool
+    try:
+        lines = [measures.fit(pairs.without(true_pairs))]
+        with suppress(ValueError):  # of too few decoys
+            lines.append(measures.fit(decoys))
+        above = measures.smallest_threshold(lines, comparisons=compared, budget=budget)
+    except ValueError as error:
+        raise AltalignError(f"{run.folder}: {error}") from error
+    calibration = replace(calibration, similarity_above=above)
+    by_recall = _recall(run.config, calibration, vectors[measured], of_measured)
     rates = [float(line.rates(above)) for line in lines]  # what is expected is not below what decoys say
-    labelled = None
-    if request.pairs:
-        labelled = comparing.measure_labelled(request.pairs, request.images, run.config, calibration, bucket)
     facts = {
         "clusters": len(centroids),
         "training_images": len(training) if mapped else 0,
         "copied": len(measured),
         "pool_images": len(pool),
-        "flat_pool_images": flat,
         "test_sets": dict(Counter(name for name, _ in tests.names)),
         "flat_test_images": len(tests.names) - len(tests.numbers),
-        "views": views,
+        "views": 1 + settings.mirrored,
         "false_positives_at_most": budget,
-        "false_positives_expected": short(len(tests.numbers) * views * max(rates)),
+        "false_positives_expected": short(compared * max(rates)),
         "is_extrapolated": rates[0] < lines[0].fitted_to,
         "taken_for_copies": true_pairs,
         "recall": {name: share.to_json() for name, share in by_recall},
         "not_covered": [name for name, share in by_recall if share.value < COVERED_FROM],
         "test_images_found": _of_rate(pairs, above, lines[0]),
         "decoys_found": _of_rate(decoys, above, lines[1] if len(lines) > 1 else None),
-        "labelled_pairs": labelled,
+        "labelled_pairs": None,
     }
-    return Findings(calibration, facts, _looked_at(run, search, pool, tests, pairs, above))
-
-
-def _threshold(
-    run: Run, unrelated: Comparisons, decoys: Comparisons, comparisons: int, budget: float
-) -> tuple[list[Line], float]:
-    """The lines through the rates of false positives, of the pool and of decoys, and the threshold that they give."""
-    try:
-        lines = [measures.fit(unrelated)]
-    except ValueError as error:
-        raise AltalignError(f"{run.folder}: {error} (a larger run, or more test images)") from error
-    with suppress(ValueError):  # of too few decoys
-        lines.append(measures.fit(decoys))
-    try:
-        return lines, measures.smallest_threshold(lines, comparisons=comparisons, budget=budget)
-    except ValueError as error:
-        raise UsageError(f"--false-positives {budget:g}: {error}") from error
+    return calibration, facts, _looked_at(run, search, pool, tests, pairs, above)
 
 
 def _recall(
-    calibration: Calibration, originals: np.ndarray, features: np.ndarray, views: int, bucket: int
+    config: CurateConfig, calibration: Calibration, originals: np.ndarray, features: np.ndarray
 ) -> list[tuple[str, Share]]:
     """The share of copies that is found, by transform, the worst first.
 
@@ -243,8 +192,9 @@ def _recall(
     """
     of_copies = calibration.vectors_or_zeros(features.reshape(-1, features.shape[-1]))
     of_mirrors = of_copies.reshape(len(originals), len(TRANSFORMS), -1)[:, TRANSFORMS.index(MIRRORED)]
-    of_views = [np.repeat(view, len(TRANSFORMS), axis=0) for view in (originals, of_mirrors)[:views]]
-    cosines = measures.of_best_view(of_copies, of_views, calibration.centroids, at_least=bucket)
+    views = (originals, of_mirrors)[: 1 + config.decontaminate.mirrored]
+    of_views, bucket = [np.repeat(view, len(TRANSFORMS), axis=0) for view in views], config.decontaminate.require_bucket
+    cosines = measures.of_best_view(of_copies, of_views, calibration.centroids, at_least=IN_A_BUCKET * bucket)
     above = calibration.similarity_above
     recall = measures.recall_by_transform([*TRANSFORMS] * len(originals), cosines, similarity_above=above)
     return sorted(recall.items(), key=lambda entry: entry[1].value)
@@ -255,25 +205,19 @@ def _of_rate(counted: Comparisons, above: float, line: Line | None) -> dict[str,
     return {"above": counted.above(above).hits, "comparisons": counted.compared, "line": fitted}
 
 
-def _pool(run: Run) -> tuple[list[Image], np.ndarray, int]:
-    """The first images of the run that are not flat, their features (int16[n, d]), and how many were passed over.
-
-    They are those with the smallest image_id, which is a hash.
-    """
-    images, flat = list[Image](), 0
-    rows = [np.zeros((0, measuring.hooks_of(run.config).embedder.dimensions), np.int16)]
+def _pool(run: Run) -> tuple[list[Image], np.ndarray]:
+    """The images with the smallest image_id, a hash, that are not flat; and their features (int16[n, d])."""
+    images, rows = list[Image](), [np.zeros((0, measuring.hooks_of(run.config).embedder.dimensions), np.int16)]
     for name in run.finished(FETCHED.step):
         interrupts.check()
-        if len(images) == POOL:
-            break
         features = FEATURES.array(run, name)
         numbers = np.flatnonzero(features.any(axis=1))[: POOL - len(images)]
-        is_last = len(numbers) and len(images) + len(numbers) == POOL
-        flat += (int(numbers[-1]) + 1 if is_last else len(features)) - len(numbers)
         kept = kept_images(run, name).select(["key", "blob_offset", "blob_bytes", "found_sha256"]).take(numbers)
         images += [{"unit": name, **row} for row in kept.to_pylist()]
         rows.append(features[numbers])
-    return images, np.concatenate(rows), flat
+        if len(images) == POOL:
+            break
+    return images, np.concatenate(rows)
 
 
 def _tests(run: Run) -> Tests:
@@ -336,5 +280,54 @@ def _looked_at(
         interrupts.check()
         of_pool = gallery.thumbnail(_bytes(run, pool[row]))
         test_set, test_image = tests.names[number]
-        result.append(Looked(cosine, pool[row]["key"], test_set, test_image, of_pool, of_tests[number]))
+        of_pair = {"cosine": cosine, "key": pool[row]["key"], "of_pool": of_pool, "of_test": of_tests[number]}
+        result.append({**of_pair, "test_set": test_set, "test_image": test_image})
     return result
+
+
+def page(calibration: Calibration, looked_at: Sequence[Looked]) -> bytes:
+    """A page of the pairs to look at, the greatest cosine first; nothing in it depends on the machine or the time."""
+    above, folder = calibration.similarity_above, Path(frame.__file__).parent
+    return frame.rendered(folder, "calibration.html", threshold=above, looked_at=looked_at, picture=frame.data_uri)
+
+
+def show(calibration: Calibration, facts: Facts, console: Console) -> None:
+    """Print recall by kind of copies, the worst first; then the threshold, and what is not covered by it."""
+    trained = f"{facts['training_images']:,} training images made the map; " if facts["training_images"] else ""
+    console.print(f"{trained}copies of {facts['copied']:,} others were looked for:")
+    table = Table("copies")
+    for name in ("found", "of", "recall", "95 % interval"):
+        table.add_column(name, justify="right")
+    for name, of in facts["recall"].items():
+        recall, interval = f"{of['found'] / of['asked']:.1%}", f"{of['least']:.1%} to {of['most']:.1%}"
+        style = "red" if name in facts["not_covered"] else None
+        table.add_row(shown(name), f"{of['found']:,}", f"{of['asked']:,}", recall, interval, style=style)
+    console.print(table)
+    beyond = ", extrapolated from more frequent ones" * facts["is_extrapolated"]
+    tests = many(sum(facts["test_sets"].values()) - facts["flat_test_images"], "test image")
+    console.print(f"Threshold: a cosine above {calibration.similarity_above:g}.")
+    console.print(
+        f"Expected false positives: {facts['false_positives_expected']:.2g} a pool image{beyond}; "
+        f"{facts['false_positives_at_most']:g} allowed, for {tests} in {many(facts['views'], 'view')}."
+    )
+    if labelled := facts["labelled_pairs"]:
+        recall, precision = (_share(labelled[name]) for name in ("recall", "precision"))
+        broken = f"; {many(labelled['left_out'], 'pair')} left out: an image cannot be decoded" * bool(
+            labelled["left_out"]
+        )
+        console.print(f"Labelled pairs: recall {recall}; precision {precision}{broken}.")
+        by_how = labelled["by_how"].items()
+        if lost := [f"{how} {of['found']} of {of['asked']}" for how, of in by_how if of["found"] < of["asked"]]:
+            console.print(shown(f"Not all found of: {', '.join(lost)}."))
+    if facts["not_covered"]:
+        shares = {name: of["found"] / of["asked"] for name, of in facts["recall"].items()}
+        names = ", ".join(f"{name} ({shares[name]:.0%})" for name in facts["not_covered"])
+        lost = "NOT COVERED, fewer than half of the copies are found: "
+        console.print(shown(f"{lost}{names}. Such copies of test images stay in the data."), style="bold red")
+
+
+def _share(of: Mapping[str, Any]) -> str:
+    if not of["asked"]:
+        return "unknown (none)"
+    interval = f"95 % interval {of['least']:.1%} to {of['most']:.1%}"
+    return f"{of['found']:,} of {of['asked']:,} ({of['found'] / of['asked']:.1%}, {interval})"

@@ -75,9 +75,6 @@ def _where(pairs: Pairs, rows: np.ndarray) -> Pairs:
     return Pairs(pairs.rows[rows], pairs.tests[rows], pairs.cosines[rows])
 
 
-# Labelled pairs ------------------------------------------------------------------------------------------------------
-
-
 def check_labelled(pairs: str, of_images: str) -> None:
     """Refuse files that are not there, or have not the columns, with a UsageError."""
     for option, path, columns in (("--pairs", pairs, PAIR_COLUMNS), ("--images", of_images, IMAGE_COLUMNS)):

@@ -18,16 +18,8 @@ from altalign.machine import interrupts
 from altalign.pipelines.figures import image_figures
 from altalign.pipelines.near import index
 from altalign.pipelines.read import test_sets
+from altalign.pipelines.run import image_tables as tables
 from altalign.pipelines.run import outputs
-from altalign.pipelines.run.image_tables import (
-    FOUND,
-    LESS_SIMILAR,
-    SIMILAR,
-    TEST_NAMES,
-    TESTS,
-    image_bytes,
-    kept_images,
-)
 from altalign.pipelines.run.units import Run
 from altalign.settings.curate import CurateConfig
 
@@ -53,21 +45,21 @@ def write(run: Run, dropped: Iterable[Pair]) -> None:
     counts: Counter[tuple[str, int]] = Counter()
 
     def pairs(verdict: str) -> Iterator[Pair]:
-        for name, facts in run.all_facts(FOUND):
+        for name, facts in run.all_facts(tables.FOUND):
             if facts.pairs if verdict == "above" else facts.pairs_below:
-                for row in (SIMILAR if verdict == "above" else LESS_SIMILAR).read(run, name).to_pylist():
+                for row in (tables.SIMILAR if verdict == "above" else tables.LESS_SIMILAR).read(run, name).to_pylist():
                     counts[verdict, int(row["cosine"] * 1_000)] += 1
                     yield Pair(row["cosine"], name, row["image"], row["test"], row["shares_bucket"])
 
     chosen = [("just above", pair) for pair in heapq.nsmallest(PER_KIND // 2, pairs("above"))]
     chosen += [("just below", pair) for pair in heapq.nlargest(PER_KIND // 2, pairs("below"))]
     chosen += [("dropped", pair) for pair in islice(dropped, PER_KIND)]
-    names, sizes = TEST_NAMES.read(run), [facts.images for _, facts in run.all_facts(TESTS)]
+    names, sizes = tables.TEST_NAMES.read(run), [facts.images for _, facts in run.all_facts(tables.TESTS)]
     of_tests = test_thumbnails(run.config, sizes, {pair.test for _, pair in chosen})
     kept, rows = dict[str, list[dict[str, Any]]](), list[dict[str, object]]()
     for kind, pair in chosen:
         if pair.unit not in kept:
-            kept = {pair.unit: kept_images(run, pair.unit).to_pylist()}
+            kept = {pair.unit: tables.kept_images(run, pair.unit).to_pylist()}
         image = kept[pair.unit][pair.image]
         row = {
             "kind": kind,
@@ -77,7 +69,7 @@ def write(run: Run, dropped: Iterable[Pair]) -> None:
             "image_url": image["image_url"],
             "test_set": names["test_set"][pair.test].as_py(),
             "test_image": names["test_image"][pair.test].as_py(),
-            "image": thumbnail(image_bytes(run, pair.unit, image["blob_offset"], image["blob_bytes"])),
+            "image": thumbnail(tables.image_bytes(run, pair.unit, image["blob_offset"], image["blob_bytes"])),
             "test": of_tests[pair.test],
         }
         rows.append(row)

@@ -28,24 +28,8 @@ from altalign.pipelines.images import calibration_files, measuring
 from altalign.pipelines.images.calibration_files import Calibration
 from altalign.pipelines.read import test_sets
 from altalign.pipelines.read.stretches import batch
+from altalign.pipelines.run import image_tables as tables
 from altalign.pipelines.run import outputs
-from altalign.pipelines.run.image_tables import (
-    FEATURES,
-    FETCHED,
-    INDEX,
-    INDEX_ARRAYS,
-    ONLY,
-    TEST_IMAGE,
-    TEST_IMAGES,
-    TEST_NAMES,
-    TESTS,
-    IndexFacts,
-    LearnedFacts,
-    TestFacts,
-    TestUnit,
-    image_bytes,
-    kept_images,
-)
 from altalign.pipelines.run.units import WORK_VERSION, Run, Unit, content, digest
 from altalign.settings.curate import CurateConfig
 from altalign.storage import arrays
@@ -65,10 +49,7 @@ def is_searched(run: Run) -> bool:
 
 def only_if(is_wanted: Callable[[Run], bool]) -> Callable[[Run], list[Unit]]:
     """The plan of a step that has one unit, or none."""
-    return lambda run: [Unit(name=ONLY)] if is_wanted(run) else []
-
-
-# Test images ----------------------------------------------------------------------------------------------------------
+    return lambda run: [Unit(name=tables.ONLY)] if is_wanted(run) else []
 
 
 def parts_of_tests(config: CurateConfig) -> list[test_sets.Part]:
@@ -76,32 +57,32 @@ def parts_of_tests(config: CurateConfig) -> list[test_sets.Part]:
     return [part for test_set in config.decontaminate.named_sets for part in test_sets.parts(test_set)]
 
 
-def plan_tests(run: Run) -> list[TestUnit]:
+def plan_tests(run: Run) -> list[tables.TestUnit]:
     """One unit for each part that is not read yet.
 
     Parts that were read from other files, or with other settings, are forgotten. The others stay: when a test set is
     added, only that one is read.
     """
-    hooks, units = measuring.hooks_of(run.config), list[TestUnit]()
+    hooks, units = measuring.hooks_of(run.config), list[tables.TestUnit]()
     files = [content(path) for path in run.config.decontaminate.embedder_files]
     size = [hooks.colour, hooks.short_side_px]
     settings = [WORK_VERSION, hooks.embedder.name, files, *size, run.config.decontaminate.mirrored]
     for number, part in enumerate(parts_of_tests(run.config)):
         rests_on = [*test_sets.stamps([part]), part._asdict(), settings]
-        units.append(TestUnit(name=f"{number:05d}", part=part._asdict(), digest=digest(rests_on)))
+        units.append(tables.TestUnit(name=f"{number:05d}", part=part._asdict(), digest=digest(rests_on)))
     digests = {unit["name"]: unit["digest"] for unit in units}
-    for name, facts in run.all_facts(TESTS):
-        if facts.digest != digests.get(name) or not storage.exists(TEST_IMAGES.path(run, name)):
-            storage.delete(run.mark(TESTS.step, name))
-    return [unit for unit in units if run.facts(TESTS, unit["name"]) is None]
+    for name, facts in run.all_facts(tables.TESTS):
+        if facts.digest != digests.get(name) or not storage.exists(tables.TEST_IMAGES.path(run, name)):
+            storage.delete(run.mark(tables.TESTS.step, name))
+    return [unit for unit in units if run.facts(tables.TESTS, unit["name"]) is None]
 
 
-def read_tests(run: Run, unit: TestUnit) -> TestFacts:
+def read_tests(run: Run, unit: tables.TestUnit) -> tables.TestFacts:
     """Embed the test images of a unit."""
     part = test_sets.Part(**unit["part"])
     images = embedded_tests(run.config, part)
-    TEST_IMAGES.write(run, images, unit["name"])
-    return TestFacts(unit["digest"], part.test_set, len(images), images["features"].null_count)
+    tables.TEST_IMAGES.write(run, images, unit["name"])
+    return tables.TestFacts(unit["digest"], part.test_set, len(images), images["features"].null_count)
 
 
 def embedded_tests(config: CurateConfig, part: test_sets.Part) -> pa.Table:
@@ -126,13 +107,13 @@ def embedded_tests(config: CurateConfig, part: test_sets.Part) -> pa.Table:
             if (of_view := hooks.embedder.features(image)) is not None:
                 features[view] = of_view.tobytes()
         rows.append((part.test_set, name, hashlib.sha256(data).hexdigest(), *features))
-    return pa.Table.from_batches([batch(rows, TEST_IMAGE)])
+    return pa.Table.from_batches([batch(rows, tables.TEST_IMAGE)])
 
 
 def table_of_tests(run: Run) -> pa.Table:
     """All test images, of schema `TEST_IMAGE`, in the order of the settings."""
-    units = [TEST_IMAGES.read(run, name) for name in run.finished(TESTS.step)]
-    return pa.concat_tables([TEST_IMAGE.empty_table(), *(unit.cast(TEST_IMAGE) for unit in units)])
+    units = [tables.TEST_IMAGES.read(run, name) for name in run.finished(tables.TESTS.step)]
+    return pa.concat_tables([tables.TEST_IMAGE.empty_table(), *(unit.cast(tables.TEST_IMAGE) for unit in units)])
 
 
 def _features_of(run: Run, column: "pa.ChunkedArray[Any]") -> Vectors:
@@ -141,16 +122,13 @@ def _features_of(run: Run, column: "pa.ChunkedArray[Any]") -> Vectors:
     return np.frombuffer(b"".join(values), np.int16).reshape(-1, measuring.hooks_of(run.config).embedder.dimensions)
 
 
-# What the run's own images teach: the map of the embedder, and the clusters that vectors are sorted into -------------
-
-
 def _sample(run: Run) -> Iterator[tuple[str, int, Vectors]]:
     """Unit, number and features (int16[d]) of every image that is not flat.
 
     They come in the order of image_id, which is a hash: the first of them are a sample of all.
     """
-    for name in run.finished(FETCHED.step):
-        features = FEATURES.array(run, name)
+    for name in run.finished(tables.FETCHED.step):
+        features = tables.FEATURES.array(run, name)
         for number in np.flatnonzero(features.any(axis=1)).tolist():
             yield name, number, features[number]
 
@@ -164,7 +142,7 @@ def views(data: bytes) -> Vectors:
     return embed.dct_coefficients(np.stack([thumbnail(pixels.gray(view)) for view in seen]))[0]
 
 
-def learn(run: Run, _: Unit) -> LearnedFacts:
+def learn(run: Run, _: Unit) -> tables.LearnedFacts:
     """Learn the map and the clusters, or take those of a calibration; write them to `audit/near_duplicates/`."""
     settings, embedder, training = run.config.decontaminate, measuring.hooks_of(run.config).embedder, []
     if settings.calibration:
@@ -174,7 +152,7 @@ def learn(run: Run, _: Unit) -> LearnedFacts:
             training = [(name, number) for name, number, _ in islice(_sample(run), TRAINING_IMAGES)]
         mapped = learned_map(run, training) if embedder.is_mapped else None
         calibration = Calibration(settings.embedder, settings.similarity_above, mapped, centroids_of(run, mapped))
-    facts = LearnedFacts(len(calibration.centroids), len(training))
+    facts = tables.LearnedFacts(len(calibration.centroids), len(training))
     calibration_files.save(outputs.near_duplicates(run), calibration, facts._asdict())
     return facts
 
@@ -196,12 +174,12 @@ def centroids_of(run: Run, mapped: embed.Map | None) -> Vectors:
 def learned_map(run: Run, training: Sequence[tuple[str, int]]) -> embed.Map:
     """The map that images of the run teach, given by their units and numbers there."""
     names = dict.fromkeys(name for name, _ in training)
-    rows = {name: kept_images(run, name).select(["blob_offset", "blob_bytes"]) for name in names}
+    rows = {name: tables.kept_images(run, name).select(["blob_offset", "blob_bytes"]) for name in names}
 
     def of_image(place: tuple[str, int]) -> Vectors:
         interrupts.check()
         offset, size = (rows[place[0]][column][place[1]].as_py() for column in ("blob_offset", "blob_bytes"))
-        return views(image_bytes(run, place[0], offset, size))
+        return views(tables.image_bytes(run, place[0], offset, size))
 
     return map_of(in_shared_threads(of_image, training, run.config.engine.threads))
 
@@ -220,10 +198,7 @@ def map_of(of_images: Sequence[Vectors]) -> embed.Map:
     return embed.learn_map(originals, changed, copy_of)
 
 
-# The index ------------------------------------------------------------------------------------------------------------
-
-
-def build_index(run: Run, _: Unit) -> IndexFacts:
+def build_index(run: Run, _: Unit) -> tables.IndexFacts:
     """Write the index of test images: vectors of their views, their clusters, and digests of their bytes."""
     calibration, table = calibration_of(run), table_of_tests(run)
     both = [table[name] for name in ("features", "mirrored")]
@@ -238,9 +213,9 @@ def build_index(run: Run, _: Unit) -> IndexFacts:
         "digests": np.array(digests, dtype=[("sha256", "S64"), ("test", "<i4")]),
     }
     for name, array in written.items():
-        INDEX_ARRAYS.save(run, array, name)
-    TEST_NAMES.write(run, table)
-    return IndexFacts(len(table), table["features"].null_count)
+        tables.INDEX_ARRAYS.save(run, array, name)
+    tables.TEST_NAMES.write(run, table)
+    return tables.IndexFacts(len(table), table["features"].null_count)
 
 
 @dataclass(frozen=True, eq=False)
@@ -256,9 +231,9 @@ class Index:
 
 def index_of(run: Run) -> Index:
     """The index of a run."""
-    folder = storage.absolute(run.work(INDEX.step))
+    folder = storage.absolute(run.work(tables.INDEX.step))
     of_calibration = storage.absolute(outputs.near_duplicates(run))
-    return _index(folder, of_calibration, storage.stamp(storage.join(folder, f"{ONLY}.json")))
+    return _index(folder, of_calibration, storage.stamp(storage.join(folder, f"{tables.ONLY}.json")))
 
 
 @lru_cache(maxsize=1)

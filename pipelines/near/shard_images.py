@@ -11,7 +11,7 @@ which are hashes: neither threads nor the sizes of shards change the result.
 
 from collections.abc import Callable, Iterator, Sequence
 from itertools import chain
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -21,7 +21,7 @@ import pyarrow.parquet as pq
 from altalign import storage, terminal
 from altalign.data.audit_tables import GALLERY, SAMPLES
 from altalign.data.schema import CLUSTER
-from altalign.data.stages import damaged, own_files
+from altalign.data.stages import own_files
 from altalign.dedup import clusters, dot_products, image_groups
 from altalign.dedup.near_duplicates import TestSide, find_pairs
 from altalign.errors import UsageError
@@ -42,7 +42,6 @@ Test = tuple[str, str]  # a test image: its set, and its name there
 
 _ANY_NUMBER = 2**62  # of pixels: curation's own limit was kept
 _COLUMNS = ["key", "image_id", "tar_offset", "tar_bytes"]
-_IMAGES_AT_ONCE = 4_096
 
 
 class ShardImage(NamedTuple):
@@ -62,37 +61,26 @@ class ShardImage(NamedTuple):
 def stems_of(folder: str) -> list[str]:
     """Names of the shards of a finished run, without `.tar`; a UsageError where it is none."""
     storage.check(folder)
-    path = storage.join(folder, "manifest.json")
     with own_files(folder):
-        manifest = storage.read_json(path) if storage.kind(folder) == "folder" else {}
+        manifest = storage.read_json(storage.join(folder, "manifest.json")) if storage.kind(folder) == "folder" else {}
     if not manifest:
         raise UsageError(f"{folder}: no finished run (it has no manifest.json); give the [run] folder of a curation")
-    try:
-        return [str(shard["name"]).removesuffix(".tar") for shard in manifest["shards"]]
-    except (KeyError, TypeError) as error:
-        raise damaged(folder, path, f"no manifest of shards: {type(error).__name__} {error}") from None
+    return [str(shard["name"]).removesuffix(".tar") for shard in manifest["shards"]]
 
 
 def rows_of(folder: str, stem: str) -> tuple[list[str], list[ShardImage]]:
     """Keys and images of the samples of a shard, in their order."""
     tar, path = (storage.join(folder, "shards", f"{stem}.{suffix}") for suffix in ("tar", "parquet"))
-    try:
-        table = pq.read_table(pa.BufferReader(storage.read_bytes(path)), columns=_COLUMNS)
-    except pa.ArrowException as error:
-        raise damaged(folder, path, f"cannot be read as Parquet ({error})") from None
-    rows = cast(list[dict[str, Any]], table.to_pylist())
+    rows: list[dict[str, Any]] = parquet.read_table(path, _COLUMNS).to_pylist()
     images = [ShardImage(row["image_id"], tar, row["tar_offset"], row["tar_bytes"]) for row in rows]
     return [row["key"] for row in rows], images
 
 
 def _images(folder: str, stems: list[str]) -> Iterator[list[ShardImage]]:
-    """The distinct images of the shards, some thousands at a time."""
-    waiting: dict[str, ShardImage] = {}
-    for number, stem in enumerate(stems, start=1):
-        waiting |= {image.image_id: image for image in rows_of(folder, stem)[1]}
-        if len(waiting) >= _IMAGES_AT_ONCE or (waiting and number == len(stems)):
-            yield list(waiting.values())
-            waiting = {}
+    """The distinct images of each shard that has some."""
+    for stem in stems:
+        if images := {image.image_id: image for image in rows_of(folder, stem)[1]}:
+            yield list(images.values())
 
 
 def _first_images(folder: str, stems: list[str], at_most: int) -> list[ShardImage]:
@@ -135,11 +123,7 @@ def cluster(folder: str, *, k: int, embedder: str) -> int:
     out = storage.join(folder, "clusters")
     chosen = DecontaminateSettings.from_values({"embedder": embedder}, where="--embedder")
     stems, manifest = stems_of(folder), content(storage.join(folder, "manifest.json"))
-    try:
-        loaded = embedders.load(embedder)
-    except UsageError as error:
-        named = f'[decontaminate] embedder = "{embedder}"'
-        raise UsageError(str(error).replace(named, f"--embedder {embedder}")) from None
+    loaded = embedders.load(embedder)
     with own_files(folder), storage.locked(folder), terminal.stderr().status("looking at a sample") as status:
         storage.delete(out)
         count = clusters.SAMPLES_PER_CLUSTER * k
@@ -150,17 +134,14 @@ def cluster(folder: str, *, k: int, embedder: str) -> int:
         if not len(directions):
             raise UsageError(f"{folder}: {embedder} sees no structure in any of its images; give another --embedder")
         centroids = clusters.train(directions, k)
-        known = {image.image_id: vector for image, vector in zip(first, sample, strict=True)}
         sizes, flat = np.zeros(len(centroids), np.int64), 0
         for number, stem in enumerate(stems):
             status.update(f"{number:,} of {len(stems):,} shards are sorted")
             keys, images = rows_of(folder, stem)
-            missing = list({image.image_id: image for image in images if image.image_id not in known}.values())
-            made = {image.image_id: vector for image, vector in zip(missing, vectors_of(missing), strict=True)}
-            names = dict.fromkeys(image.image_id for image in images)
-            vectors = np.stack([known[name] if name in known else made[name] for name in names])
+            distinct = {image.image_id: image for image in images}
+            vectors = vectors_of([*distinct.values()])
             nearest = dot_products.largest(vectors, centroids, 1)[0][:, 0]
-            place = dict(zip(names, nearest.tolist(), strict=True))
+            place = dict(zip(distinct, nearest.tolist(), strict=True))
             places = np.array([place[image.image_id] for image in images], np.int32)
             with storage.write(storage.join(out, f"{stem}.parquet")) as file:
                 pq.write_table(pa.table([keys, places], schema=CLUSTER), file, compression="zstd")
@@ -176,15 +157,10 @@ def cluster(folder: str, *, k: int, embedder: str) -> int:
             "flat_images": flat,
         }
         storage.write_json(storage.join(out, "clusters.json"), facts)
-    made = terminal.many(len(centroids), "cluster")
     fewer = f" instead of {k:,} (each needs {clusters.SAMPLES_PER_CLUSTER} images)" if len(centroids) < k else ""
-    without = f"; {flat:,} images without structure are in the first" if flat else ""
-    line = f"{made}{fewer} of {sizes.min():,} to {sizes.max():,} pairs in {terminal.shown(out)}{without}"
-    terminal.stdout().print(line, soft_wrap=True)
+    made = f"{terminal.many(len(centroids), 'cluster')}{fewer} of {sizes.min():,} to {sizes.max():,} pairs"
+    terminal.stdout().print(f"{made} in {terminal.shown(out)}", soft_wrap=True)
     return 0
-
-
-# Images near to others, by the same descriptors and cosines as decontamination ---------------------------------------
 
 
 def near(

@@ -22,29 +22,7 @@ from altalign.machine import interrupts
 from altalign.pipelines.engine.map_units import pooled
 from altalign.pipelines.engine.spilled_groups import Element, Groups, MergePartitions, Spilled, SpillWriter, elements
 from altalign.pipelines.near.index import calibration_of
-from altalign.pipelines.run.image_tables import (
-    CELLS,
-    CENTROIDS_OF_CELLS,
-    COMPARED,
-    FEATURES,
-    FETCHED,
-    JOINED,
-    ONLY,
-    PAIR,
-    PAIRS_OF_CELL,
-    PAIRS_OF_UNIT,
-    REPLACED,
-    REPLACED_BY,
-    REPLACED_IMAGES,
-    REPLACEMENT,
-    SPILLED_VECTORS,
-    CellFacts,
-    CompareFacts,
-    JoinFacts,
-    PoolImagesUnit,
-    ReplaceFacts,
-    kept_images,
-)
+from altalign.pipelines.run import image_tables as tables
 from altalign.pipelines.run.units import Run, Unit, map_unit
 from altalign.storage import arrays
 
@@ -70,19 +48,16 @@ def is_searched(run: Run) -> bool:
     return run.config.dedup.within_pool != "off"
 
 
-# Cells ----------------------------------------------------------------------------------------------------------------
-
-
-def make_cells(run: Run, _: Unit) -> CellFacts:
+def make_cells(run: Run, _: Unit) -> tables.CellFacts:
     """Find the centroids of cells from a sample of the images that are not flat."""
-    names, calibration = run.finished(FETCHED.step), calibration_of(run)
-    images = sum(len(FEATURES.array(run, name, mapped=True)) for name in names)
+    names, calibration = run.finished(tables.FETCHED.step), calibration_of(run)
+    images = sum(len(tables.FEATURES.array(run, name, mapped=True)) for name in names)
     cells = max(1, round(images / image_groups.IMAGES_PER_CELL))
     # those of the first images in the order of image_id, a hash
     left, sample = clusters.SAMPLES_PER_CLUSTER * cells, [np.zeros((0, calibration.dimensions), np.int16)]
     for name in names:
         interrupts.check()
-        vectors = calibration.vectors_or_zeros(FEATURES.array(run, name))
+        vectors = calibration.vectors_or_zeros(tables.FEATURES.array(run, name))
         sample.append(vectors[vectors.any(axis=1)][:left])
         left -= len(sample[-1])
         if not left:
@@ -91,25 +66,22 @@ def make_cells(run: Run, _: Unit) -> CellFacts:
     centroids = np.eye(1, vectors.shape[1], dtype=np.int16)
     if len(vectors):
         centroids = image_groups.train_cells(vectors, cells)
-    CENTROIDS_OF_CELLS.save(run, centroids)
-    return CellFacts(len(centroids))
+    tables.CENTROIDS_OF_CELLS.save(run, centroids)
+    return tables.CellFacts(len(centroids))
 
 
 def groups_of(run: Run) -> Groups:
     """The buckets of a spill file. A partition is a cell, and an equal share of all digests of bytes."""
-    cells = run.facts_of(CELLS, ONLY).cells
+    cells = run.facts_of(tables.CELLS, tables.ONLY).cells
     return Groups(1 << (cells - 1).bit_length(), kinds=3)
 
 
-# Comparing ------------------------------------------------------------------------------------------------------------
-
-
-def plan(run: Run) -> list[PoolImagesUnit]:
+def plan(run: Run) -> list[tables.PoolImagesUnit]:
     """Units of several fetch units in a row."""
-    names = run.finished(FETCHED.step) if is_searched(run) else []
+    names = run.finished(tables.FETCHED.step) if is_searched(run) else []
     size = max(1, min(FETCH_UNITS_AT_MOST, len(names) // UNITS))
     return [
-        PoolImagesUnit(name=f"{order:05d}", order=order, first=i, fetch_units=names[i : i + size])
+        tables.PoolImagesUnit(name=f"{order:05d}", order=order, first=i, fetch_units=names[i : i + size])
         for order, i in enumerate(range(0, len(names), size))
     ]
 
@@ -125,15 +97,15 @@ class Compare(beam.PTransform[Any, Any]):
         """Scatter every unit to cells, join every cell."""
         scattered = pooled(self._run, self._scatter).with_output_types(tuple[int, bytes])
         spilled = input_or_inputs | "ScatterUnits" >> scattered
-        return (spilled,) | "JoinCells" >> MergePartitions(self._run, JOINED, self._groups, join)
+        return (spilled,) | "JoinCells" >> MergePartitions(self._run, tables.JOINED, self._groups, join)
 
-    def _scatter(self, unit: PoolImagesUnit) -> Iterator[Element]:
-        facts = map_unit(self._run, COMPARED, unit, lambda run, unit: scatter(run, unit, self._gone))
-        path = SPILLED_VECTORS.path(self._run, unit["name"])
+    def _scatter(self, unit: tables.PoolImagesUnit) -> Iterator[Element]:
+        facts = map_unit(self._run, tables.COMPARED, unit, lambda run, unit: scatter(run, unit, self._gone))
+        path = tables.SPILLED_VECTORS.path(self._run, unit["name"])
         yield from elements(path, unit["order"], path, facts.spilled, self._groups)
 
 
-def scatter(run: Run, unit: PoolImagesUnit, gone: Gone) -> CompareFacts:
+def scatter(run: Run, unit: tables.PoolImagesUnit, gone: Gone) -> tables.CompareFacts:
     """Scatter the images of a unit to their nearest cells and, as visitors, to the second nearest.
 
     Of images with equal bytes or vectors only the first is scattered; the others are noted as its pairs.
@@ -142,9 +114,9 @@ def scatter(run: Run, unit: PoolImagesUnit, gone: Gone) -> CompareFacts:
     parts, vectors = [np.empty(0, _DIGEST)], [np.empty((0, calibration.dimensions), np.int16)]
     for place, name in enumerate(unit["fetch_units"], start=unit["first"]):
         interrupts.check()
-        features = FEATURES.array(run, name)
+        features = tables.FEATURES.array(run, name)
         numbers = np.setdiff1d(np.arange(len(features)), gone(run, name))
-        kept = kept_images(run, name).take(numbers)
+        kept = tables.kept_images(run, name).take(numbers)
         part = np.empty(len(numbers), _DIGEST)
         part["number"] = (place << _PLACE_BITS) + numbers
         part["key"], part["sha256"] = _unhexed(kept["key"], 16), _unhexed(kept["found_sha256"], 32)
@@ -158,10 +130,10 @@ def scatter(run: Run, unit: PoolImagesUnit, gone: Gone) -> CompareFacts:
     entries = np.empty(len(rows), _vector_dtype(calibration.dimensions))
     entries["number"], entries["key"] = images["number"][rows], images["key"][rows]
     entries["vector"] = of_images[rows]
-    nearest = nearest_clusters(entries["vector"], CENTROIDS_OF_CELLS.array(run), 2)
+    nearest = nearest_clusters(entries["vector"], tables.CENTROIDS_OF_CELLS.array(run), 2)
     shares = images["sha256"][by_bytes, :4].copy().view(">u4")[:, 0].astype(np.int64) * groups.partitions >> 32
     scattered = [(kind, cells, entries) for kind, cells in zip((OWN, VISITORS), nearest.T, strict=False)]
-    with storage.write(SPILLED_VECTORS.path(run, unit["name"])) as file:
+    with storage.write(tables.SPILLED_VECTORS.path(run, unit["name"])) as file:
         spill = SpillWriter(file)
         for kind, partitions, to_spill in [*scattered, (BYTES, shares, images[by_bytes])]:
             order = np.argsort(partitions, kind="stable")
@@ -169,8 +141,8 @@ def scatter(run: Run, unit: PoolImagesUnit, gone: Gone) -> CompareFacts:
                 if len(some):
                     spill.add(groups.bucket(int(partitions[some[0]]), kind), to_spill[some].tobytes())
         spilled = spill.finish()
-    PAIRS_OF_UNIT.save(run, np.concatenate([same_bytes, same_vector]), unit["name"])
-    return CompareFacts(spilled, len(images), len(same_bytes))
+    tables.PAIRS_OF_UNIT.save(run, np.concatenate([same_bytes, same_vector]), unit["name"])
+    return tables.CompareFacts(spilled, len(images), len(same_bytes))
 
 
 def _unhexed(column: "pa.ChunkedArray[Any]", size: int) -> npt.NDArray[np.uint8]:
@@ -187,7 +159,7 @@ def _copies(images: Rows, rows: npt.NDArray[Any]) -> tuple[Numbers, Rows]:
 
 def _pairs(images: Rows, one: Numbers, other: Numbers, cosines: npt.NDArray[np.float64]) -> Rows:
     """The pairs (PAIR) of images at these places; the left one has the smaller number."""
-    numbers, pairs = images["number"], np.empty(len(one), PAIR)
+    numbers, pairs = images["number"], np.empty(len(one), tables.PAIR)
     left, right = np.where(numbers[one] < numbers[other], (one, other), (other, one))
     pairs["left"], pairs["right"] = numbers[left], numbers[right]
     pairs["cosine"], pairs["key"] = cosines, images["key"][left]
@@ -198,7 +170,7 @@ def _vector_dtype(dimensions: int) -> "np.dtype[Any]":
     return np.dtype([*_IMAGE, ("vector", "<i2", dimensions)])
 
 
-def join(run: Run, partition: int, spilled: Spilled) -> JoinFacts:
+def join(run: Run, partition: int, spilled: Spilled) -> tables.JoinFacts:
     """Find the pairs of a cell and, by their bytes, those in a share of all digests."""
     calibration, groups = calibration_of(run), groups_of(run)
     with_vectors = _vector_dtype(calibration.dimensions)
@@ -207,26 +179,23 @@ def join(run: Run, partition: int, spilled: Spilled) -> JoinFacts:
     near = _pairs(np.concatenate([own, visitors]), *near)
     [digests] = spilled.arrays([groups.bucket(partition, BYTES)], _DIGEST)
     _, same_bytes = _copies(digests, digests["sha256"])
-    PAIRS_OF_CELL.save(run, np.concatenate([near, same_bytes]), f"{partition:05d}")
-    return JoinFacts(len(same_bytes), len(own))
+    tables.PAIRS_OF_CELL.save(run, np.concatenate([near, same_bytes]), f"{partition:05d}")
+    return tables.JoinFacts(len(same_bytes), len(own))
 
 
-# What stays -----------------------------------------------------------------------------------------------------------
-
-
-def replace(run: Run, _: Unit) -> ReplaceFacts:
+def replace(run: Run, _: Unit) -> tables.ReplaceFacts:
     """Find the image that stays in each group, its first.
 
     This is the only step that has all pairs in memory, at most 180 bytes each.
     """
-    files = [PAIRS_OF_UNIT.path(run, name) for name in run.finished(COMPARED.step)]
-    files += [PAIRS_OF_CELL.path(run, name) for name in run.finished(JOINED.step)]
+    files = [tables.PAIRS_OF_UNIT.path(run, name) for name in run.finished(tables.COMPARED.step)]
+    files += [tables.PAIRS_OF_CELL.path(run, name) for name in run.finished(tables.JOINED.step)]
     left, right, cosines = (
-        np.concatenate([np.zeros(0, PAIR[name]), *(arrays.mapped(file)[name] for file in files)])
+        np.concatenate([np.zeros(0, tables.PAIR[name]), *(arrays.mapped(file)[name] for file in files)])
         for name in ("left", "right", "cosine")
     )
     goes, stays = image_groups.replaced(left, right)
-    kept = np.empty(len(goes), REPLACEMENT)
+    kept = np.empty(len(goes), tables.REPLACEMENT)
     numbers = np.unique(stays)
     keys = np.empty((len(numbers), 16), np.uint8)
     for pairs in map(arrays.read, files):  # an image that stays is the left one of all its pairs, which have its key
@@ -236,9 +205,9 @@ def replace(run: Run, _: Unit) -> ReplaceFacts:
     kept["key"] = keys[np.searchsorted(numbers, stays)]
     # NaN where only other images connect the two
     kept["cosine"] = image_groups.cosines_with_staying(goes, stays, left, right, cosines)
-    REPLACED_IMAGES.save(run, goes)
-    REPLACED_BY.save(run, kept)
-    return ReplaceFacts(len(goes), len(np.unique(kept["key"], axis=0)))
+    tables.REPLACED_IMAGES.save(run, goes)
+    tables.REPLACED_BY.save(run, kept)
+    return tables.ReplaceFacts(len(goes), len(np.unique(kept["key"], axis=0)))
 
 
 def replaced_in(run: Run, place: int) -> tuple[Numbers, Rows]:
@@ -247,20 +216,20 @@ def replaced_in(run: Run, place: int) -> tuple[Numbers, Rows]:
     `place` is the place of the fetch unit in their order.
     """
     if not is_searched(run):
-        return np.zeros(0, np.int64), np.zeros(0, REPLACEMENT)
-    goes, kept = (table.array(run, mapped=True) for table in (REPLACED_IMAGES, REPLACED_BY))
+        return np.zeros(0, np.int64), np.zeros(0, tables.REPLACEMENT)
+    goes, kept = (table.array(run, mapped=True) for table in (tables.REPLACED_IMAGES, tables.REPLACED_BY))
     begin, end = np.searchsorted(goes, [place << _PLACE_BITS, (place + 1) << _PLACE_BITS])
     return goes[begin:end] - (place << _PLACE_BITS), kept[begin:end]
 
 
 def facts_of(run: Run) -> dict[str, int]:
     """Numbers on what was compared and found, for `found.json`."""
-    compared = [facts for _, facts in run.all_facts(COMPARED)]
-    joined = [facts for _, facts in run.all_facts(JOINED)]
+    compared = [facts for _, facts in run.all_facts(tables.COMPARED)]
+    joined = [facts for _, facts in run.all_facts(tables.JOINED)]
     return {
-        "cells": run.facts_of(CELLS, ONLY).cells,
+        "cells": run.facts_of(tables.CELLS, tables.ONLY).cells,
         "largest_cell": max((facts.largest_cell for facts in joined), default=0),
         "images_compared": sum(facts.images for facts in compared),
-        **run.facts_of(REPLACED, ONLY)._asdict(),
+        **run.facts_of(tables.REPLACED, tables.ONLY)._asdict(),
         "images_that_go_by_their_bytes": sum(facts.same_bytes for facts in [*compared, *joined]),
     }

@@ -1,13 +1,11 @@
 """Finding a run: its input files, and whether these fit the settings. Nothing is written."""
 
-import os
 from collections.abc import Callable, Sequence
 from itertools import takewhile
 from pathlib import Path
 
 from altalign import storage
 from altalign.data.schema import RULES_VERSION
-from altalign.data.shards import IMAGE_NAMES
 from altalign.errors import UnreadableError, UsageError
 from altalign.filters import identity
 from altalign.pipelines import read
@@ -51,13 +49,8 @@ def find_run(config: CurateConfig, *, config_path: str) -> Run:
     hooks = measuring.hooks_of(config)
     measuring.blocked_urls(config.fetch)
     for test_set in config.decontaminate.named_sets:
-        if storage.is_inside(run_folder, test_set.path):
-            raise UsageError(
-                f"[decontaminate] test_sets: {test_set.path}: the run's own folder {run_folder} is in it; "
-                "keep test set and run apart"
-            )
-        for each in sorted({storage.folder_of(path) for part in test_sets.parts(test_set) for path in part.paths}):
-            _check_apart(each, run_folder, f"[decontaminate] test_sets: {each}")
+        for path in {test_set.path, *(path for part in test_sets.parts(test_set) for path in part.paths)}:
+            _check_apart(path, run_folder, f"[decontaminate] test_sets: {path}")
     if calibration := config.decontaminate.calibration:
         calibration_files.named(calibration, hooks.embedder)
         _check_apart(calibration, run_folder, f"[decontaminate] calibration = {calibration!r}")
@@ -73,23 +66,15 @@ def _matching(pattern: str, where: str) -> list[str]:
     _check(storage.check_input, pattern, where)
     if paths := storage.find(pattern):
         return paths
-    from_here, repair = f" (from {Path.cwd()})", "give paths relative to the working directory"
-    if storage.is_remote(pattern):
-        from_here, repair = "", "look at what is there, and whether it may be listed"
-    if storage.is_of_web(pattern):
-        repair = "look at the address"
-    raise UsageError(f"{where}: nothing matches {pattern!r}{from_here}; {repair}")
+    if storage.is_remote(pattern) or storage.is_of_web(pattern):
+        raise UsageError(f"{where}: nothing matches {pattern!r}; look at what is there, and whether it may be listed")
+    repair = "give paths relative to the working directory"
+    raise UsageError(f"{where}: nothing matches {pattern!r} (from {Path.cwd()}); {repair}")
 
 
 def _check(check: Callable[[str], None], path: str, where: str) -> None:
     try:
         check(path)
-        os.fsencode(path)
-    except UnicodeEncodeError:
-        raise UsageError(
-            f"{where}: the file system cannot have a name like {path!r} in this locale; "
-            "set LC_ALL=C.UTF-8, or rename it"
-        ) from None
     except UsageError as error:
         raise UsageError(f"{where}: {error}") from None
 
@@ -106,21 +91,16 @@ def _names(paths: Sequence[str], settings: InputSettings, taken: set[str]) -> li
 
 def _check_input(path: str, settings: InputSettings, run_folder: str, where: str) -> None:
     """Refuse a path that is no file, or no folder, lies in the run's folder, or has a name that cannot be printed."""
-    kind, why = storage.kind(path), ""
-    if settings.kind == "folder" and kind != "folder":
+    kind, why, is_folder = storage.kind(path), "", settings.kind == "folder"
+    if is_folder and kind != "folder":
         why = f'{path} is a file, and kind = "folder"; name the folder that it is in'
-    elif settings.kind == "folder" and storage.is_inside(run_folder, path):
-        why = f"{path}: the run's own folder {run_folder} is in it; keep input and run apart"
-    elif settings.kind != "folder" and kind == "folder":
-        why = f"{path} is a folder, where a file is meant; name its files, such as {path}/*"
-        if any(name.lower().endswith(IMAGE_NAMES) for name in storage.files_below(path)):
-            of_config = 'name it in an [[input]] of kind = "folder"'
-            repair = "curate it as a run of its own, and merge the two" if where == "--input" else of_config
-            why = f'{path} is a folder of images, and kind = "{settings.kind}"; {repair}'
+    elif kind == "folder" and not is_folder:
+        repair = f'name its files, such as {path}/*; of images, curate it as an input of kind = "folder"'
+        why = f'{path} is a folder, and kind = "{settings.kind}"; {repair}'
     elif kind == "other":
         why = f"{path} is no regular file (a pipe or a device); write it to a file first"
-    elif storage.is_inside(path, run_folder):
-        why = f"{path} is in the run's own folder {run_folder}; keep input and run apart"
+    elif storage.is_inside(path, run_folder) or (is_folder and storage.is_inside(run_folder, path)):
+        why = f"{path} overlaps the run's own folder {run_folder}; keep input and run apart"
     elif not path.isprintable() or any("\ud800" <= character <= "\udfff" for character in path):
         why = f"{path!r} has a name that is not UTF-8 or holds control characters; rename it"
     if why:
@@ -128,24 +108,18 @@ def _check_input(path: str, settings: InputSettings, run_folder: str, where: str
 
 
 def _check_apart(path: str, run_folder: str, where: str) -> None:
-    """Refuse a folder that decontamination reads if it lies in the run's folder, whose files the run deletes."""
-    if storage.is_inside(path, run_folder):
-        repair = "copy it to another place, and name that"
-        raise UsageError(f"{where}: in the run's own folder {run_folder}, whose files are made anew; {repair}")
-
-
-SAMPLED_FILES = 8  # of an input, spread over its list
+    """Refuse what decontamination reads if it overlaps the run's folder, whose files the run deletes."""
+    if storage.is_inside(path, run_folder) or storage.is_inside(run_folder, path):
+        raise UsageError(f"{where}: overlaps the run's own folder {run_folder}; keep the two apart")
 
 
 def check_images(run: Run) -> None:
-    """Look for an input that can hold images, in a sample of records; UsageError: all would be not_in_archive."""
-    why = []
-    for number, settings in enumerate(run.config.input):
-        paths = [file.path for file in run.files if file.input == number]
-        step = max(1, -(-len(paths) // SAMPLED_FILES))
-        without = _without_images(paths[::step], settings)
-        if not without:
+    """Refuse inputs that can hold no images where all images come from the inputs: all would be not_in_archive."""
+    why = list[str]()
+    for settings in run.config.input:
+        if settings.kind != "wat" and (settings.kind != "table" or settings.image_column):
             return
+        without = "WAT files hold no images" if settings.kind == "wat" else "a table without [input] image_column"
         why.append(f"{shown(settings.source)}: {without}")
     raise UsageError(
         f'no image can come of these inputs ({"; ".join(why)}), where [fetch] source = "archive" takes images from '
@@ -169,30 +143,14 @@ def check_tables(run: Run) -> None:
         "over_captioned_images": {"threshold": run.config.image.texts_per_image_at_most},
     }
     for name, limit in limits.items() if folder else ():
+        where, path = f"text.tables = {folder!r}", storage.join(folder, f"{name}.json")
         try:
-            facts = storage.read_json(path := storage.join(folder, f"{name}.json"))
+            facts = storage.read_json(path)
         except UnreadableError as error:
-            raise UsageError(f"text.tables = {folder!r}: {error}") from None
+            raise UsageError(f"{where}: {error}") from None
         if not facts:
-            repair = "give the folder `tables` of a run whose texts are judged"
-            raise UsageError(f"text.tables = {folder!r}: {path} is not there; {repair}")
+            raise UsageError(f"{where}: {path} is not there; give the folder `tables` of a run whose texts are judged")
         expected = {"rules_version": RULES_VERSION, "hash_versions": identity.HASH_VERSIONS, **limit}
         for key, value in expected.items():
             if facts.get(key) != value:
-                raise UsageError(f"text.tables = {folder!r}: {name}.json has {key} = {facts.get(key)!r}, not {value!r}")
-
-
-def _without_images(paths: Sequence[str], settings: InputSettings) -> str:
-    """Why no image can come of an input; empty where one can."""
-    if settings.kind == "table":
-        return "" if settings.image_column else "a table without [input] image_column"
-    if settings.kind == "wat":
-        return "WAT files hold no images"
-    looked_at = 0
-    for path in paths if settings.kind == "warc" else ():
-        records, is_there = read.look_for_images(path)
-        if is_there:
-            return ""
-        looked_at += records
-    # Of files that hold nothing at all, extract says that they do.
-    return f"none in the {looked_at:,} records of archives that were looked at" if looked_at else ""
+                raise UsageError(f"{where}: {name}.json has {key} = {facts.get(key)!r}, not {value!r}")

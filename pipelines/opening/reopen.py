@@ -7,7 +7,6 @@ import platform
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from pathlib import Path
 from typing import NamedTuple, cast
 
 from altalign import __version__, storage, terminal
@@ -18,23 +17,12 @@ from altalign.errors import AltalignError, UsageError
 from altalign.pipelines.images import calibration_files
 from altalign.pipelines.opening.find import named_tables
 from altalign.pipelines.read import test_sets
-from altalign.pipelines.run import marks
+from altalign.pipelines.run import marks, units
 from altalign.pipelines.run.image_tables import FETCHED
 from altalign.pipelines.run.text_tables import EXTRACTED, GROUPED
-from altalign.pipelines.run.units import (
-    SET_ASIDE,
-    WORK_VERSION,
-    Grown,
-    InputFile,
-    Module,
-    Run,
-    content,
-    digest,
-    fetched_before,
-    files_named,
-    has_work,
-)
+from altalign.pipelines.run.units import Grown, InputFile, Module, Run
 from altalign.pipelines.web import journal
+from altalign.rules import own
 from altalign.settings.common import dump, flatten, stage_of
 from altalign.settings.curate import CurateConfig
 from altalign.storage import atomic_change
@@ -53,13 +41,13 @@ class Grounds(NamedTuple):
 def grounds_of(config: CurateConfig, files: Sequence[InputFile], modules: Sequence[Module] = ()) -> dict[str, Grounds]:
     """The grounds of every stage, in the order of stages."""
     reads: dict[str, dict[str, object]] = {stage: {} for stage in STAGES}
-    versions = {"schema_version": SCHEMA_VERSION, "rules_version": RULES_VERSION, "work_version": WORK_VERSION}
+    versions = {"schema_version": SCHEMA_VERSION, "rules_version": RULES_VERSION, "work_version": units.WORK_VERSION}
     reads["extract"] |= versions
     for name, value in flatten(config.model_dump(mode="json")):
         if (stage := stage_of(CurateConfig, name)) is not None:
             reads[stage if stage in STAGES else "write"][name] = value
     reads["extract"]["files"] = [file.path for file in files]
-    of_fetch = [*files_named(config), *config.fetch.blocked_domains, *config.fetch.blocked_urls]
+    of_fetch = [*units.files_named(config), *config.fetch.blocked_domains, *config.fetch.blocked_urls]
     of_calibration = calibration_files.files_of(config.decontaminate.calibration)
     for module in modules:
         for stage, entries in (("judge", config.text.filters), ("fetch", config.image.filters)):
@@ -67,9 +55,9 @@ def grounds_of(config: CurateConfig, files: Sequence[InputFile], modules: Sequen
                 reads[stage][f"module {module.name}"] = module.digest
     for test_set in config.decontaminate.named_sets:
         stamps = list(test_sets.stamps(test_sets.parts(test_set)))
-        reads["decontaminate"][f"{OF_TEST_SET}{test_set.name}"] = digest(stamps)
+        reads["decontaminate"][f"{OF_TEST_SET}{test_set.name}"] = units.digest(stamps)
     for stage, names in (("fetch", of_fetch), ("decontaminate", of_calibration)):
-        reads[stage] |= {f"file {name}": content(name) for name in names}
+        reads[stage] |= {f"file {name}": units.content(name) for name in names}
     grounds, before = dict[str, Grounds](), ""
     for stage in STAGES:
         before = hashlib.sha256((before + json.dumps(reads[stage], sort_keys=True)).encode()).hexdigest()
@@ -111,9 +99,6 @@ def recording(run: Run, stage: str, grounds: Grounds) -> Iterator[None]:
             storage.write_sealed(run.path("run.json"), facts, durable=run.config.run.durable)
 
 
-# What is there --------------------------------------------------------------------------------------------------------
-
-
 def check_finished(run: Run) -> None:
     """Refuse to call a run finished whose files are not those of its manifest.
 
@@ -135,13 +120,8 @@ def check_finished(run: Run) -> None:
 
 def check_folder(run: Run) -> None:
     """Refuse a folder that holds something else, or is none, before anything is written to it."""
-    scheme, is_remote, place = run.folder.partition("://")
-    store = f"{scheme}://{place.partition('/')[0]}"
-    upwards = [store] if is_remote else map(str, Path(storage.absolute(run.folder)).parents)
-    above = next(path for path in (run.folder, *upwards) if storage.kind(path) != "missing")
-    if storage.kind(above) != "folder":
-        what = "a file" if above == run.folder else f"{above} is a file"
-        raise UsageError(f"{run.folder}: {what}, where the folder of a run is meant; choose another [run] folder")
+    if storage.kind(run.folder) not in ("folder", "missing"):
+        raise UsageError(f"{run.folder}: a file, where the folder of a run is meant; choose another [run] folder")
     if storage.exists(run.path("run.json")):
         atomic_change.settle(run.folder)
     elif any(name != "log" and not storage.is_partial(name) for name in storage.entries(run.folder)):
@@ -155,18 +135,19 @@ class Decision(NamedTuple):
     record: RunRecord | None
     grounds: Mapping[str, Grounds]
     first: str | None  # the stage that runs anew with all that follow
-    goes: Sequence[str] = ()  # in words, what goes with that because settings no longer name it
     is_all: bool = False  # all is deleted, what came from the web too
 
 
 def decide(run: Run, *, rerun: str | None, is_restart: bool = False) -> Decision:
     """Decide which stages run anew; nothing is written.
 
-    | What is there                  | no `--rerun` | `--rerun` | `--rerun STAGE`                    | `--restart` |
-    |--------------------------------|--------------|-----------|------------------------------------|-------------|
-    | no stage that has read a row   | all          | all       | all                                | all         |
-    | stages that fit the call       | none         | none      | from STAGE                         | all         |
-    | stage S rests on other things  | an error     | from S    | from STAGE, or an error: S is before | all       |
+    | What is there                  | no `--rerun` | `--rerun` | `--rerun STAGE`                      | `--restart` |
+    |--------------------------------|--------------|-----------|--------------------------------------|-------------|
+    | no stage that has read a row   | all          | all       | all                                  | all         |
+    | stages that fit the call       | none         | none      | from STAGE                           | all         |
+    | stage S rests on other things  | an error     | from S    | from STAGE, or an error: S is before | all         |
+    | more input than settings name  | an error     | an error  | from extract, unless it was added    | all         |
+    | more test sets than these name | an error     | an error  | from one up to decontaminate         | all         |
 
     Raises:
         UsageError: a stage is stale and the call does not ask to run it anew, or files or test sets would be lost.
@@ -175,18 +156,44 @@ def decide(run: Run, *, rerun: str | None, is_restart: bool = False) -> Decision
     if record is None:
         is_all = storage.exists(run.path("run.json"))
         return Decision(None, grounds, STAGES[0] if is_all else None, is_all=is_all)
-    goes = _no_longer_named(run, record, rerun)
-    if rerun == STAGES[0]:
-        return Decision(record, grounds, rerun, goes)
-    recorded = record["stages"]
-    stale = next((name for name in STAGES if name in recorded and recorded[name]["digest"] != grounds[name].digest), "")
-    difference = _difference(recorded[stale]["reads"], grounds[stale].reads) if stale else ""
-    if stale != STAGES[0] and (changed := changed_file(run, record)):
+    recorded, now = record["stages"], {_known_as(file.path) for file in run.files}
+    recorded_files = cast(list[str], recorded.get(STAGES[0], {}).get("reads", {}).get("files", []))
+    files = {_known_as(path): path for path in recorded_files}
+    named = {f"{OF_TEST_SET}{test_set.name}" for test_set in run.config.decontaminate.named_sets}
+    sets = [name for name in recorded.get("decontaminate", {}).get("reads", {}) if name.startswith(OF_TEST_SET)]
+    for stage, what, lost in (
+        (STAGES[0], "input", [path for known, path in files.items() if known not in now]),
+        ("decontaminate", "test set", [name.removeprefix(OF_TEST_SET) for name in sets if name not in named]),
+    ):
+        was_added = what == "input" and now <= files.keys() and lineage.has(run.folder, "add")
+        if lost and (was_added or not (rerun and STAGES.index(rerun) <= STAGES.index(stage))):
+            way = "--restart" if was_added else f"--rerun {stage}"
+            keep = terminal.command("curate", run.path("config.toml"), "--rerun")
+            raise UsageError(
+                f"{run.folder}: these settings do not name the {what} {', '.join(lost[:3])}{', …' * (len(lost) > 3)}; "
+                f"`{keep}` keeps what the run has, and {way} with these settings goes on without"
+            )
+    stale, difference = _stale(recorded, grounds)
+    if rerun != STAGES[0] and stale != STAGES[0] and (changed := changed_file(run, record)):
         stale, difference = STAGES[0], changed
     if stale and not (rerun == "" or (rerun and STAGES.index(rerun) <= STAGES.index(stale))):
         repair = f"`altalign curate` with --rerun runs {stale} and what follows anew, --restart everything"
         raise UsageError(f"{run.folder}: its stage {stale} was made with {difference}; {repair}")
-    return Decision(record, grounds, rerun or stale or None, goes)
+    return Decision(record, grounds, rerun or stale or None)
+
+
+def check_fetched(run: Run) -> None:
+    """Refuse a run whose images are not fetched, or were with other settings, files or versions."""
+    if not run.is_done("fetch"):
+        raise UsageError(f"{run.folder}: its images are not fetched yet; `altalign curate` with --until fetch does it")
+    recorded = cast(RunRecord, storage.read_json(run.path("run.json")))["stages"]
+    files = cast(list[str], recorded[STAGES[0]]["reads"]["files"])
+    modules = own.modules(run.config, run.path("config.toml"))
+    grounds = grounds_of(run.config, [InputFile(number, path, 0) for number, path in enumerate(files)], modules)
+    stale, difference = _stale({name: recorded[name] for name in STAGES[: STAGES.index("decontaminate")]}, grounds)
+    if stale:
+        repair = "`altalign curate` with --rerun makes its images anew"
+        raise UsageError(f"{run.folder}: its stage {stale} was made with {difference}; {repair}")
 
 
 def _record(run: Run) -> RunRecord | None:
@@ -203,53 +210,23 @@ def _record(run: Run) -> RunRecord | None:
     return cast(RunRecord, {**facts, "stages": stages}) if facts else None
 
 
-def _no_longer_named(run: Run, record: RunRecord, rerun: str | None) -> list[str]:
-    """What goes with a rerun because settings no longer name it: input files and test sets, those that came later too.
-
-    Raises:
-        UsageError: they would go, and the call does not ask for it.
-    """
-    reads = {stage: entry["reads"] for stage, entry in record["stages"].items()}
-    files = cast(list[str], reads.get(STAGES[0], {}).get("files", []))
-    recorded, now = {_known_as(path): path for path in files}, {_known_as(file.path) for file in run.files}
-    lost = [path for known, path in recorded.items() if known not in now]
-    entries = reads.get("decontaminate", {})
-    named = {test_set.name for test_set in run.config.decontaminate.named_sets}
-    sets = [name.removeprefix(OF_TEST_SET) for name in entries if name.startswith(OF_TEST_SET)]
-    sets = [name for name in sets if name not in named]
-    was_added = bool(lost) and lineage.has(run.folder, "add") and now <= recorded.keys()
-    by_files, by_sets = "--restart" if was_added else f"--rerun {STAGES[0]}", "--rerun decontaminate"
-    what, goes = list[str](), list[str]()
-    if lost and by_files != f"--rerun {rerun}":
-        here = f"{len(lost):,} of " * (len(lost) < len(recorded)) + f"the run's {many(len(recorded), 'input file')}"
-        what.append(f"{here} ({', '.join(lost[:3])}{', …' if len(lost) > 3 else ''})")
-        goes.append("takes the pairs of these files out")
-    if sets and not (rerun and STAGES.index(rerun) <= STAGES.index("decontaminate")):
-        what.append(f"the test set{'s' * (len(sets) > 1)} {', '.join(sets)}")
-        goes.append("lets near-duplicates of test images back in")
-        by_files = by_files if len(what) > 1 else by_sets
-    if what:
-        keep = terminal.command("curate", run.path("config.toml"), "--rerun")
-        raise UsageError(
-            f"{run.folder}: these settings do not name {' and '.join(what)}; `{keep}` keeps them, and {by_files} with "
-            f"these settings {' and '.join(goes)}"
-        )
-    if sets:
-        goes.append(f"near-duplicates of {', '.join(sets)} are no longer looked for: these settings do not name it")
-    if lost:
-        which = f"which these settings do not name, such as {lost[0]}"
-        goes.append(f"the pairs of {many(len(lost), 'input file')} go, {which}")
-    return goes
-
-
 def _known_as(path: str) -> str:
     """A file, or the folder that it is a part of, whatever its spelling."""
     folder, number = path.rpartition("#")[::2]
     return storage.resolved(folder if folder and number.isdecimal() else path)
 
 
+def _stale(recorded: Mapping[str, StageRecord], grounds: Mapping[str, Grounds]) -> tuple[str, str]:
+    """The first recorded stage that rests on other things now, and the first of these in words; empty where none."""
+    for stage in (name for name in STAGES if name in recorded):
+        if recorded[stage]["digest"] != grounds[stage].digest:
+            difference = _difference(recorded[stage]["reads"], grounds[stage].reads)
+            return stage, difference or "other results of the stages before it"
+    return "", ""
+
+
 def _difference(before: Mapping[str, object], now: Mapping[str, object]) -> str:
-    """The first setting or file that differs, in words."""
+    """The first setting or file that differs, in words; empty where none does."""
     for name in [*now, *before]:
         old, new = before.get(name, "absent"), now.get(name, "absent")
         if name == "files" and isinstance(old, list) and isinstance(new, list) and old != new:
@@ -258,7 +235,7 @@ def _difference(before: Mapping[str, object], now: Mapping[str, object]) -> str:
             return f"{many(len(old), 'input file')}, now {len(new)} ({how})"
         if old != new:
             return f"{name} = {old!r}, now {new!r}"
-    return "other results of the stages before it"
+    return ""
 
 
 def changed_file(run: Run, record: RunRecord | None) -> str:
@@ -267,24 +244,19 @@ def changed_file(run: Run, record: RunRecord | None) -> str:
     for file, stamp in zip(run.files, run.stamps(), strict=True):
         before = extracted[file.name].stamp if file.name in extracted else stamps.get(file.path)
         now = stamp.to_json()
-        if not before or before == now:
-            continue
-        if file.part:
-            return changed_folder(file.part.folder)
-        if before[0] != now[0]:
-            return f"the file {file.path} of {before[0]:,} bytes, now {now[0]:,}"
-        of_bytes = "digest in the store" if storage.is_remote(file.path) else "content"
-        other = of_bytes if stamp.digest else "time of change"
-        return f"the file {file.path} of the same size, but another {other} now"
+        if before and before != now:
+            if file.part:
+                return changed_folder(file.part.folder)
+            if before[0] != now[0]:
+                return f"the file {file.path} of {before[0]:,} bytes, now {now[0]:,}"
+            other = "content" if stamp.digest else "time of change"
+            return f"the file {file.path} of the same size, but another {other} now"
     return ""
 
 
 def changed_folder(path: str) -> str:
     """A folder of an input that is not what it was, in words."""
     return f"the folder {path}, in which files came, went or changed since"
-
-
-# What is done ---------------------------------------------------------------------------------------------------------
 
 
 def open_run(run: Run, *, rerun: str | None, is_restart: bool) -> Mapping[str, Grounds]:
@@ -303,13 +275,9 @@ def open_run(run: Run, *, rerun: str | None, is_restart: bool) -> Mapping[str, G
         )
     recorded = record["stages"] if record else {}
     if decision.is_all:
-        storage.delete_units([run.work(SET_ASIDE)])
+        storage.delete_units([run.work(units.SET_ASIDE)])
         forget(run, STAGES[0], is_restart=True)
     elif first and record:
-        if requests := requests_of(run, decision):
-            terminal.stderr().print(terminal.shown(requests), soft_wrap=True)
-        for line in decision.goes:
-            terminal.stderr().print(terminal.shown(line), style="yellow", soft_wrap=True)
         forget(run, first)
         recorded = {stage: recorded[stage] for stage in STAGES[: STAGES.index(first)] if stage in recorded}
     storage.sweep(run.folder)
@@ -332,24 +300,6 @@ def is_settled(run: Run, *, rerun: str | None, is_restart: bool) -> bool:
     written_last = (*storage.entries(run.folder), *storage.entries(run.path("audit")))
     is_tidy = storage.kind(left) == "missing" and not any(map(storage.is_partial, written_last))
     return is_tidy or not storage.is_writable(run.folder)
-
-
-def requests_of(run: Run, decision: Decision) -> str:
-    """Which images of the web are asked for by stages that run anew; empty where none were before."""
-    record, first, now = decision.record, decision.first, decision.grounds["fetch"].reads
-    before = record["stages"].get("fetch", {}).get("reads") if record else None
-    if not (before and first) or run.config.fetch.source != "web" or STAGES.index(first) > STAGES.index("fetch"):
-        return ""
-    lists = {f"file {name}" for name in run.config.fetch.blocked_domains}
-    for name in sorted({*before, *now} - {"fetch.blocked_urls"}):
-        if (name.startswith("fetch.") or name in lists) and before.get(name) != now.get(name):
-            return f"all images are asked for again: {_difference({name: before.get(name)}, {name: now.get(name)})}"
-    units = [storage.join(folder, "work", FETCHED.step) for folder in (run.folder, *fetched_before(run))]
-    stems = [[storage.join(folder, name) for name in journal.names(folder)] for folder in units]
-    known = max(sum(len(journal.read(stem).outcomes) for stem in of_run) for of_run in stems) if has_work(run) else 0
-    if not known:
-        return "all images are asked for again: work/ is gone, and with it what came from the web"
-    return f"{known:,} images came or failed before, and are taken over where their pairs stay; others are asked for"
 
 
 def forget(run: Run, stage: str, *, is_restart: bool = False) -> None:
@@ -376,10 +326,10 @@ def forget(run: Run, stage: str, *, is_restart: bool = False) -> None:
 
 def _set_aside(run: Run) -> None:
     """Give what came from the web one more name, journals last; whoever is killed on the way does it again."""
-    if not has_work(run) or not journal.names(run.work(FETCHED.step)):
+    if not units.has_work(run) or not journal.names(run.work(FETCHED.step)):
         return
-    number = max((int(name) for name in storage.entries(run.work(SET_ASIDE)) if name.isdecimal()), default=-1) + 1
-    folder = run.work(SET_ASIDE, f"{number:06d}", "work")
+    number = max((int(name) for name in storage.entries(run.work(units.SET_ASIDE)) if name.isdecimal()), default=-1) + 1
+    folder = run.work(units.SET_ASIDE, f"{number:06d}", "work")
     for step, ending in ((GROUPED.step, ".parquet"), (FETCHED.step, ".images"), (FETCHED.step, ".journal")):
         names = storage.names(run.work(step), ending)
         links = [(run.work(step, name), storage.join(folder, step, name)) for name in names]
@@ -387,11 +337,7 @@ def _set_aside(run: Run) -> None:
 
 
 def mend(run: Run) -> None:
-    """Look once at all that earlier calls have left, and have units anew whose files are not as they were written.
-
-    Raises:
-        DamagedError: what came from the web is damaged.
-    """
+    """Look once at all that earlier calls have left, and have units anew whose files are not as they were written."""
     damages = marks.look(run)
     for damage in damages:
         if marks.is_from_the_web(run, damage):

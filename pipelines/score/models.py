@@ -123,9 +123,6 @@ def _head(path: str, where: str) -> tuple[Callable[[Floats], Doubles], str]:
     return lambda embeddings: embeddings.astype(np.float64) @ weight + bias, digest
 
 
-# Languages ------------------------------------------------------------------------------------------------------------
-
-
 def language(settings: ScoreSettings, where: str) -> Scorer:
     """Label, probability and margin of captions; a label that is too near to the next, or vetoed, is `und`.
 

@@ -4,8 +4,7 @@ A detector, of faces or boxes of text, is an ONNX file of the user's: an image a
 """
 
 import hashlib
-import inspect
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
@@ -70,7 +69,7 @@ def read(path: str, where: str) -> bytes:
         raise UsageError(f"{where}: {path}: cannot be read ({error.strerror or error})") from None
 
 
-def _named(name: str, columns: pa.Schema) -> pa.Schema:
+def _named(name: str, columns: Iterable["pa.Field[Any]"]) -> pa.Schema:
     """The columns as files have them: `NAME_COLUMN`."""
     return pa.schema([pa.field(f"{name}_{each.name}", each.type) for each in columns])
 
@@ -78,9 +77,6 @@ def _named(name: str, columns: pa.Schema) -> pa.Schema:
 def without_nan(values: npt.NDArray[np.floating]) -> "pa.Array[Any]":
     """Values as float32, those that are not finite as null."""
     return pa.array(values.astype(np.float32), mask=~np.isfinite(values))
-
-
-# Captions ------------------------------------------------------------------------------------------------------------
 
 
 def text(settings: ScoreSettings, where: str) -> Scorer:
@@ -122,11 +118,8 @@ def noise(settings: ScoreSettings, where: str) -> Scorer:
             return [pa.nulls(len(place), pa.float32())] * len(values)
         return [without_nan(np.where(is_known, text_scores.rounded(column[place]), np.nan)) for column in values]
 
-    columns = _named(settings.name, pa.schema([("loss", pa.float32()), ("eps", pa.float32())]))
+    columns = _named(settings.name, [pa.field(name, pa.float32()) for name in ("loss", "eps")])
     return Scorer(settings.name, columns, {"losses": hashlib.sha256(data).hexdigest()}, measure)
-
-
-# Images --------------------------------------------------------------------------------------------------------------
 
 
 def image(settings: ScoreSettings, where: str) -> Scorer:
@@ -151,7 +144,7 @@ def image(settings: ScoreSettings, where: str) -> Scorer:
     for name, *_ in detectors:
         columns += [pa.field(name, pa.int32()), pa.field(f"{name}_share", pa.float32())]
     prepares = {_PIXELS: image_scores.measure, **{digest: detect for _, detect, digest in detectors}}
-    return Scorer(settings.name, _named(settings.name, pa.schema(columns)), rests_on, measure, prepares)
+    return Scorer(settings.name, _named(settings.name, columns), rests_on, measure, prepares)
 
 
 def _detector(path: str, where: str) -> tuple[Callable[[Pixels], Found | None], str]:
@@ -173,25 +166,12 @@ def _detector(path: str, where: str) -> tuple[Callable[[Pixels], Found | None], 
     return detect_or_none, graph.digest
 
 
-# A function of the user's own ----------------------------------------------------------------------------------------
-
-
 def own(settings: ScoreSettings, where: str, config_path: str) -> Scorer:
     """A function from columns of the side-car, which its parameters name, to one column or to several by name."""
     module_name, _, name = settings.function.partition(":")
-    module = own_rules.module(module_name, config_path, f"{where} function")
-    function = getattr(own_rules.imported(module), name, None)
-    if not inspect.isfunction(function):
-        raise UsageError(f"{where} function: {module.path} has no function {name!r}")
-    given, parameters = settings.settings, inspect.signature(function).parameters
-    line = f"{module.path} line {function.__code__.co_firstlineno}: {name}"
-    for each, parameter in parameters.items():
-        if each not in SAMPLE.names and each not in given and parameter.default is parameter.empty:
-            known = f"the columns are {', '.join(SAMPLE.names)}"
-            raise UsageError(f"{line}: nothing is known of its parameter {str(parameter)!r}; {known}")
-    if surplus := [each for each in given if each not in parameters or each in SAMPLE.names]:
-        raise UsageError(f"{line}: it has no setting {surplus[0]!r}; leave it out of settings")
-    in_module, reads = f"{module.path}: {name}", [each for each in parameters if each in SAMPLE.names]
+    module, given = own_rules.module(module_name, config_path, f"{where} function"), settings.settings
+    function, reads = own_rules.function_of(module, name, SAMPLE.names, given, f"{where} function")
+    in_module = f"{module.path}: {name}"
 
     def made(rows: pa.Table) -> dict[str, "pa.Array[Any]"]:
         try:
@@ -216,11 +196,9 @@ def own(settings: ScoreSettings, where: str, config_path: str) -> Scorer:
 
     def measure(batch: Batch) -> list["pa.Array[Any]"]:
         of_batch = made(batch.rows)
-        types = {column: values.type for column, values in of_batch.items()}
-        if types != columns:
-            raise AltalignError(
-                f"{in_module}: it returned {types}, and {columns} of no rows; give the same columns always"
-            )
+        if (types := {column: values.type for column, values in of_batch.items()}) != columns:
+            what = f"it returned {types}, and {columns} of no rows"
+            raise AltalignError(f"{in_module}: {what}; give the same columns always")
         return [*of_batch.values()]
 
     rests_on = {"module": module.digest, "function": name, "settings": given}

@@ -149,22 +149,18 @@ def _usable(run: Run, name: str, digest: str, *, anew: bool) -> files.Score | No
 def _plan(parent: Parent, before: Mapping[str, files.Score | None], threads: int) -> list[ScoreUnit]:
     """A unit for each shard that lacks a score."""
 
-    def lacks(score: files.Score | None, shard: Shard) -> bool:
-        if score is None or not score.has(shard.name, shard.parquet_sha256):
-            return True
+    def has(score: files.Score | None, shard: Shard) -> bool:
         with suppress(UnreadableError):
-            return not score.read(shard.name)
-        return True
+            is_of_shard = score is not None and score.has(shard.name, shard.parquet_sha256)
+            return is_of_shard and bool(score and score.read(shard.name))
+        return False
 
     units = list[ScoreUnit]()
     for place, shard in enumerate(parent.shards):
-        if names := [name for name, score in before.items() if lacks(score, shard)]:
+        if names := [name for name, score in before.items() if not has(score, shard)]:
             of_shard = {"shard": shard.name, "rows": shard.rows, "of": shard.parquet_sha256}
             units.append(ScoreUnit(name=f"{place:05d}", **of_shard, scores=names, threads=threads))
     return units
-
-
-# A shard -------------------------------------------------------------------------------------------------------------
 
 
 def _score(folder: str, settings: str, where: str, run: Run, unit: ScoreUnit) -> ScoreFacts:

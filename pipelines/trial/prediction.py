@@ -2,6 +2,7 @@
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -12,7 +13,7 @@ from altalign import storage
 from altalign.data.reasons import KEPT, Stage
 from altalign.machine import interrupts
 from altalign.pipelines.run import outputs
-from altalign.pipelines.run.image_tables import DECONTAMINATED, FETCHED, INDEX, LEARNED, TESTS
+from altalign.pipelines.run.image_tables import FETCHED, INDEX, LEARNED, TESTS
 from altalign.pipelines.run.shard_tables import WRITTEN
 from altalign.pipelines.run.text_tables import GROUPED
 from altalign.pipelines.run.units import Sampled, trials
@@ -24,7 +25,7 @@ from altalign.storage import parquet
 STAGES = (Stage.FETCH, Stage.IMAGE, Stage.DECONTAMINATE)
 BYTES, SHARD_BYTES, HOURS = "bytes fetched", "bytes of shards", "hours"
 SEEN_AT_LEAST = 10  # images of the sample; an interval that rests on fewer would be too narrow
-_ASKED_AT_LEAST = 0.1  # of the sample: CPU seconds of fewer images say nothing of all
+ASKED_AT_LEAST = 0.1  # of the sample: CPU seconds of fewer images say nothing of all
 _ONCE = (TESTS.step, LEARNED.step, INDEX.step)  # take as long, whatever the number of images
 REPLICATES = 1_000
 ALONE = 10  # images of a host in the sample, on average, from which on the host is a stratum of its own
@@ -39,6 +40,11 @@ class Outcomes(NamedTuple):
     shard_bytes: Floats  # of their samples in shards
     seconds: Floats  # of all tries, redirects and bodies included
     requested: int = 0  # images that this sample asked for, and no earlier one
+
+    @property
+    def requested_share(self) -> float:
+        """The share of the images asked for that this sample asked for; 1 of images in hand."""
+        return self.requested / np.count_nonzero(self.seconds) if self.seconds.any() else 1.0
 
 
 def of_sample(sample: Sampled, image_ids: Sequence[str]) -> Outcomes:
@@ -66,33 +72,22 @@ def of_sample(sample: Sampled, image_ids: Sequence[str]) -> Outcomes:
         for name in storage.names(logs, ".jsonl") if storage.kind(logs) == "folder" else ():
             interrupts.check()
             for line in storage.read_bytes(storage.join(logs, name)).splitlines():
-                try:
+                with suppress(ValueError):  # a kill has cut it
                     entry = orjson.loads(line)
-                except ValueError:  # a kill has cut it
-                    continue
-                image_id = str(entry.get("image_id")) if isinstance(entry, dict) else ""
-                if image_id in number_of:
-                    seconds[number_of[image_id]] += float(entry.get("seconds", 0.0))
-                    if folder == sample.folder:
-                        requested.add(image_id)
+                    if (image_id := str(entry.get("image_id"))) in number_of:
+                        seconds[number_of[image_id]] += float(entry.get("seconds", 0.0))
+                        requested |= {image_id} if folder == sample.folder else set()
     return Outcomes(dropped, size, shard_bytes, seconds, len(requested))
-
-
-class Prediction(NamedTuple):
-    """Rows of `trial.json`, and whether CPU seconds were measured, and so are a part of the hours.
-
-    A row has stage, reason (or `kept`), `of` (pairs, images or the name of an amount), `value`, and the ends of its
-    95 % interval, `least` and `most`: null where too few images of the sample have it.
-    """
-
-    rows: list[dict[str, Any]]
-    is_timed: bool
 
 
 def predict(
     config: CurateConfig, sample: Sample, pool: Hosts, outcomes: Outcomes, cpu_s: Mapping[str, float]
-) -> Prediction:
-    """Estimate everything that a trial predicts; `cpu_s` are the CPU seconds of the sample's steps."""
+) -> list[dict[str, Any]]:
+    """Estimate all that a trial predicts, as rows of `trial.json`; `cpu_s` are CPU seconds of the sample's steps.
+
+    A row has stage, reason (or `kept`), `of` (pairs, images or the name of an amount), `value`, and the ends of its
+    95 % interval, `least` and `most`: null where too few images of the sample have it.
+    """
     count, columns = len(sample.hosts), dict[tuple[str, str, str], Floats]()
     left = np.ones(count)
     for stage in STAGES:
@@ -106,11 +101,16 @@ def predict(
             columns[stage.value, reason, "images"] = mask
     columns[Stage.FETCH.value, KEPT, BYTES] = outcomes.bytes
     columns["shards", KEPT, SHARD_BYTES] = outcomes.shard_bytes
-    cpu = _cpu(config, outcomes, cpu_s)
-    values = np.stack([*columns.values(), outcomes.seconds, *cpu], axis=1)
-    replicates = totals(
-        sample, pool, values, np.array([of == "pairs" for *_, of in columns] + [False] * (1 + len(cpu)))
-    )
+
+    def by(amounts: Floats, cpu: float) -> Floats:
+        return cpu * (amounts / amounts.sum() if amounts.any() else np.full(count, 1 / count))
+
+    once, fetching = (sum(cpu_s.get(name, 0.0) for name in steps) for steps in (_ONCE, [FETCHED.step]))
+    of_fetch = fetching / outcomes.requested_share if outcomes.requested_share >= ASKED_AT_LEAST else 0.0
+    of_rest = sum(cpu_s.values()) - once - fetching
+    seconds = [outcomes.seconds, by(outcomes.bytes, of_fetch), by(outcomes.shard_bytes, of_rest)]
+    values = np.stack([*columns.values(), *seconds], axis=1)
+    replicates = totals(sample, pool, values, np.array([of == "pairs" for *_, of in columns] + [False] * len(seconds)))
     rows = list[dict[str, Any]]()
     for (name, column), total in zip(columns.items(), replicates.T, strict=False):
         row = _row(*name, total, is_rare=bool(np.count_nonzero(column) < SEEN_AT_LEAST))
@@ -122,51 +122,19 @@ def predict(
     # Fetching takes as long as the longest of CPU, of asking with `fetch.threads` at a time, of the host with the most
     # images at its pace, and of the slowest image of the sample.
     fetch, cores = config.fetch, config.engine.threads
-    asking, *cpu_totals = replicates.T[len(columns) :]
-    limits = [asking / fetch.threads, np.full(len(asking), outcomes.seconds.max(initial=0))]
+    asking, cpu_of_fetch, cpu_after = replicates.T[len(columns) :]
+    limits = [asking / fetch.threads, np.full(len(asking), outcomes.seconds.max(initial=0)), cpu_of_fetch / cores]
     if outcomes.seconds.any():
         pace = np.maximum(1 / fetch.requests_per_host_s, asking / pool.images.sum() / fetch.connections_per_host)
         limits.append(pool.images.max() * pace)
-    after = np.full(len(asking), sum(cpu_s.get(name, 0.0) for name in _ONCE))
-    if cpu:
-        limits.append(cpu_totals[0] / cores)
-        after += cpu_totals[1]
-    hours = (np.maximum.reduce(limits) + after / cores) / 3_600
-    return Prediction([*rows, _row("all", KEPT, HOURS, hours)], bool(cpu))
-
-
-def _cpu(config: CurateConfig, outcomes: Outcomes, cpu_s: Mapping[str, float]) -> list[Floats]:
-    """CPU seconds that each image takes in `fetch`, by the bytes that came, and in what follows.
-
-    None where fetching was not timed on enough images: those that an earlier trial has fetched cost little.
-    """
-    fetched = max(1, int(np.count_nonzero(outcomes.seconds)))
-    is_timed = config.fetch.source != "web" or outcomes.requested >= _ASKED_AT_LEAST * fetched
-    if not (is_timed and {FETCHED.step, DECONTAMINATED.step, WRITTEN.step} <= cpu_s.keys()):
-        return []
-
-    def shares(amounts: Floats) -> Floats:
-        return amounts / amounts.sum() if amounts.any() else np.full(len(amounts), 1 / len(amounts))
-
-    searched = np.ones(len(outcomes.bytes))
-    searched[[number for number, (stage, _) in outcomes.dropped.items() if stage is not Stage.DECONTAMINATE]] = 0
-    others = sum(cpu_s.values()) - sum(cpu_s.get(name, 0.0) for name in (FETCHED.step, WRITTEN.step, *_ONCE))
-    return [
-        cpu_s[FETCHED.step] / (outcomes.requested / fetched or 1.0) * shares(outcomes.bytes),
-        others * shares(searched) + cpu_s[WRITTEN.step] * shares(outcomes.shard_bytes),
-    ]
+    hours = (np.maximum.reduce(limits) + (once + cpu_after) / cores) / 3_600
+    return [*rows, _row("all", KEPT, HOURS, hours)]
 
 
 def _row(stage: str, reason: str, of: str, replicates: Floats, *, is_rare: bool = False) -> dict[str, Any]:
-    def rounded(value: float) -> float:
-        return round(value) if value >= 10_000 or value == int(value) else float(f"{value:.6g}")
-
-    value, least, most = map(rounded, interval(replicates))
+    value, least, most = (float(f"{number:.10g}") for number in interval(replicates))
     ends = {"least": None, "most": None} if is_rare else {"least": least, "most": most}
     return {"stage": stage, "reason": reason, "of": of, "value": value, **ends}
-
-
-# Totals ---------------------------------------------------------------------------------------------------------------
 
 
 def strata(sample: Sample, pool: Hosts) -> tuple[Numbers, npt.NDArray[np.bool_]]:

@@ -28,10 +28,8 @@ Numbers = npt.NDArray[np.int64]
 ONLY = "00000"  # the partition of a sample
 _IMAGES_PER_UNIT, _UNIT_BYTES = 2_048, 32 << 20
 _SHARED_EVENLY = 4  # one image in so many goes to classes of hosts in equal parts, the others by their images
-_HOSTS_WAITING = 1 << 22  # entries of partitions that are added up at a time
+_PARTS_WAITING = 1_000  # hosts of so many fetch units are added up at a time
 _ORIGIN = r"^(?P<origin>[A-Za-z][A-Za-z0-9+.-]*://[^/\\?#\s]+)"
-_HOSTS = pa.schema([("name", pa.uint64()), ("images", pa.int64()), ("pairs", pa.int64())])
-_HOSTS_FILE = "hosts.parquet"  # of the sample
 
 
 class Hosts(NamedTuple):
@@ -48,9 +46,6 @@ class Sample(NamedTuple):
     hosts: Numbers
     pairs: Numbers
     rates: Floats
-
-
-# Which images ---------------------------------------------------------------------------------------------------------
 
 
 def size_class(images: Numbers) -> Numbers:
@@ -85,9 +80,6 @@ def is_drawn(image_ids: npt.NDArray[np.uint8], at: Floats, seed: int) -> npt.NDA
     return ((mixed ^ (mixed >> np.uint64(31))) >> np.uint64(11)).astype(np.float64) < at * 2.0**53
 
 
-# Hosts ---------------------------------------------------------------------------------------------------------------
-
-
 def hosts_of(urls: Any) -> npt.NDArray[np.uint64]:
     """A hash of the host of each of n URLs, uint64[n]; all images without one have the same."""
     matches: Any = pc.extract_regex(urls.cast(pa.string()), pattern=_ORIGIN)
@@ -100,13 +92,12 @@ def hosts_of(urls: Any) -> npt.NDArray[np.uint64]:
 
 def count_hosts(run: Run) -> Hosts:
     """The hosts of all images that passed `judge`."""
-    waiting, entries = [Hosts(np.zeros(0, np.uint64), np.zeros(0, np.int64), np.zeros(0, np.int64))], 0
+    waiting = [Hosts(np.zeros(0, np.uint64), np.zeros(0, np.int64), np.zeros(0, np.int64))]
     for rows in _survivors(run, ["image_id", "image_url"]):
         hosts, pairs, _ = _images_of(rows)
         waiting.append(Hosts(hosts, np.ones(len(hosts), np.int64), pairs))
-        entries += len(hosts)
-        if entries > _HOSTS_WAITING:
-            waiting, entries = [added(waiting)], 0
+        if len(waiting) > _PARTS_WAITING:
+            waiting = [added(waiting)]
     return added(waiting)
 
 
@@ -133,18 +124,12 @@ def _images_of(rows: pa.Table) -> tuple[npt.NDArray[np.uint64], Numbers, Numbers
     return hosts_of(rows["image_url"].take(first)), np.diff(np.r_[first, len(rows)]), first
 
 
-# The sample ----------------------------------------------------------------------------------------------------------
-
-
-def draw(sample: Sampled, images: int, seed: int) -> None:
+def draw(sample: Sampled, pool: Hosts, images: int, seed: int) -> None:
     """Draw a sample of the images of a run, whose `judge` is done, and leave it as `judge` leaves survivors."""
 
     def work(_: Run, unit: Unit) -> GroupFacts:
         assert sample.whole
-        pool = count_hosts(sample.whole)
         at, groups, waiting, count = rates(pool, images), list[RowGroup](), [PLACED_SURVIVOR.empty_table()], 0
-        columns = dict(zip(_HOSTS.names, pool, strict=True))
-        parquet.write(sample.path(_HOSTS_FILE), pa.table(columns, schema=_HOSTS), _HOSTS)
         with parquet.writing(GROUPED_SURVIVORS.path(sample, unit["name"]), PLACED_SURVIVOR) as file:
             for rows in chain(_survivors(sample.whole), [None]):
                 if rows is not None:
@@ -162,12 +147,6 @@ def draw(sample: Sampled, images: int, seed: int) -> None:
         return GroupFacts(groups, [], [])
 
     map_unit(sample, GROUPED, Unit(name=ONLY), work)
-
-
-def hosts(sample: Sampled) -> Hosts:
-    """The hosts of the pool that a sample was drawn from."""
-    rows = parquet.read_table(sample.path(_HOSTS_FILE))
-    return Hosts(*(rows[name].to_numpy() for name in _HOSTS.names))
 
 
 def drawn(sample: Sampled, pool: Hosts, images: int) -> tuple[list[str], Sample]:

@@ -337,12 +337,8 @@ def test_a_dry_run_writes_nothing(folder: Path, capsys: pytest.CaptureFixture[st
     said = capsys.readouterr().out
     assert "input/part-1.parquet" in said
     assert "test set tests: 3 files in 1 unit, tests" in said
-    changed, _, every = said.partition("all settings:")
-    assert "  text.words_at_most = 33\n" in changed
-    assert said.startswith("settings that are not the defaults:\n")  # however many files there are
-    assert "  input[0].kind =" not in changed
-    assert '  input[0].image_column = "image"\n' in changed
-    assert "words_at_least" not in changed
+    every = said.partition("all settings:")[2]
+    assert "words_at_most = 33" in every
     assert "words_at_least = 3" in every
     assert not (folder / "run").exists()
 

@@ -193,4 +193,4 @@ def test_a_path_with_brackets_that_is_there_is_itself_and_a_pipe_is_refused(
     (folder / "config.toml").write_text(text.replace("text/*.csv", "text/pipe.csv"), encoding="utf-8")
     assert "no regular file" in fails(capsys, 2, "--restart")
     (folder / "config.toml").write_text(text.replace("input/*.parquet", "run/**/*.parquet"), encoding="utf-8")
-    assert "in the run's own folder" in fails(capsys, 2, "--restart")
+    assert "overlaps the run's own folder" in fails(capsys, 2, "--restart")

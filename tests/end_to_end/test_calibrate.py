@@ -122,7 +122,7 @@ def fails(capsys: pytest.CaptureFixture[str], *args: str, code: int = 2) -> str:
 def test_what_is_written_holds_what_was_measured(fetched: Path, calibrated: Path) -> None:
     facts = facts_of(calibrated)
     assert sorted(path.name for path in calibrated.iterdir()) == FILES
-    assert (facts["pool_images"], facts["flat_pool_images"]) == (POOL + 1, FLAT)
+    assert facts["pool_images"] == POOL + 1
     assert (facts["test_sets"], facts["flat_test_images"]) == ({"mine": TESTS + 1}, 1)
     assert (facts["training_images"], facts["copied"]) == (32, 32)
     assert facts["test_images_found"]["comparisons"] == (POOL + 1) * TESTS
@@ -287,7 +287,7 @@ def test_test_sets_can_be_given_beside_those_of_the_run(folder: Path) -> None:
         ),
         (
             ["run", "out", "--set", 'decontaminate.embedder="phash"'],
-            "run: its stage fetch was made with another decontaminate.embedder ('dct', not 'phash')",
+            "run: its stage fetch was made with decontaminate.embedder = 'dct', now 'phash'",
         ),
         (["run", "out", "--sample", "63"], "--sample 63: too few; give 64 to 20,000 images"),
         (["run", "out", "--sample", "20001"], "--sample 20001: too many; give 64 to 20,000 images"),
@@ -320,7 +320,7 @@ def test_a_mistake_is_one_line_and_nothing_is_written(
 def test_a_run_whose_images_are_not_fetched_is_refused(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["curate", "config.toml", "--until", "judge", "--rerun", "fetch"]) == 0
     assert fails(capsys, "run", "out").startswith(
-        "run: its images are not fetched yet; `altalign curate` with --until fetch does that"
+        "run: its images are not fetched yet; `altalign curate` with --until fetch does it"
     )
     shutil.rmtree(folder / "run" / "work")
     assert fails(capsys, "run", "out").startswith("run: work/ was deleted")
@@ -329,8 +329,9 @@ def test_a_run_whose_images_are_not_fetched_is_refused(folder: Path, capsys: pyt
 def test_a_run_that_another_version_began_is_refused(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     facts = json.loads((folder / "run" / "run.json").read_text(encoding="utf-8"))
     facts["stages"]["extract"]["reads"]["work_version"] -= 1
+    facts["stages"]["extract"]["digest"] = "another"
     (folder / "run" / "run.json").write_text(json.dumps(facts), encoding="utf-8")
-    assert "its stage extract was made with another work_version" in fails(capsys, "run", "out")
+    assert "its stage extract was made with work_version = " in fails(capsys, "run", "out")
     assert not (folder / "out").exists()
 
 
@@ -357,7 +358,7 @@ def test_a_model_that_changed_since_the_images_were_fetched_is_refused(
         == 0
     )
     save_onnx(folder / "model.onnx", rng.normal(size=WEIGHTS.shape).astype(np.float32))
-    assert fails(capsys, "run", "out").startswith("run: its stage fetch was made with another file model.onnx ")
+    assert fails(capsys, "run", "out").startswith("run: its stage fetch was made with file model.onnx = ")
     assert not (folder / "out").exists()
 
 
@@ -393,7 +394,6 @@ def test_real_images(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     facts = facts_of(tmp_path / "out")
     assert 0.8 < facts["similarity_above"] < 0.99
     assert facts["is_extrapolated"]
-    assert (facts["flat_pool_images"] > 5) == (name == "openclipart")
     assert all(facts["recall"][copy]["found"] >= 30 for copy in ("jpeg 75", "half the size", "64 px", "grey"))
     assert {"crop 20 %", "crop 10 %", "mirrored"} <= set(facts["not_covered"])
     labelled = facts["labelled_pairs"]

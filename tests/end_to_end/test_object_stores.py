@@ -334,7 +334,7 @@ def test_input_that_changed_in_the_store_is_refused(made: Made, capsys: pytest.C
     storage.write_bytes(path, before.replace(b"cat", b"cow"))  # of the same size, within a second
     capsys.readouterr()
     assert main(["curate", "config.toml", in_store(made.store, "changed")]) == 2
-    assert f"the file {path} of the same size, but another digest in the store now" in capsys.readouterr().err
+    assert f"the file {path} of the same size, but another content now" in capsys.readouterr().err
     storage.write_bytes(path, before)
     assert main(["curate", "config.toml", in_store(made.store, "changed")]) == 0  # the same bytes again
     assert tree_of(run) == made.on_disk

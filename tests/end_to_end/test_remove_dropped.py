@@ -222,5 +222,5 @@ def test_a_name_in_the_input_is_of_one_input_alone(
     table = Path("config.toml").read_text(encoding="utf-8").replace('kind = "folder"', 'kind = "table"')
     Path("table.toml").write_text(table, encoding="utf-8")
     assert main(["curate", "table.toml", "--set", "run.folder=other"]) == 2
-    said = 'camA is a folder of images, and kind = "table"; name it in an [[input]] of kind = "folder"'
+    said = 'camA is a folder, and kind = "table"; name its files, such as '
     assert said in capsys.readouterr().err

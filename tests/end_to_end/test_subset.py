@@ -71,8 +71,8 @@ def test_a_subset_has_the_listed_pairs_as_they_were_and_counts_the_others(capsys
     ("words", "message"),
     [
         ([], "nothing is asked for; give --where, --top, --balance, --list or --share"),
-        (["--list", "keys", "--where", "words > 1"], "--list and --where: do not go together; give one of them"),
-        (["--share", "0.5/0.5", "--nulls", "keep"], "--share and --nulls: do not go together; give one of them"),
+        (["--list", "keys", "--where", "words > 1"], "--where: does not go with --list; leave it out"),
+        (["--share", "0.5/0.5", "--nulls", "keep"], "--nulls: does not go with --share; leave it out"),
         (
             ["--list", "nosuch"],
             "--list nosuch: cannot be read as a list of keys (No such file or directory); give keys, one a line; "

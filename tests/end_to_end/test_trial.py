@@ -80,7 +80,7 @@ def test_a_curation_goes_on_from_its_trial_and_asks_for_nothing_twice(
     since = len(server.requests())
     assert main(["trial", "config.toml", *SAMPLE]) == 0
     shown = capsys.readouterr().out
-    assert [line for line in shown.splitlines()[1:-3] if len(line) > 80] == []
+    assert [line for line in shown.splitlines()[1:-2] if len(line) > 80] == []
     trial = facts()
     assert 30 <= trial["sample"]["images"] <= 90
     assert trial["pool"] == {"hosts": 5, "images": IMAGES + 13, "pairs": IMAGES + 13 + 55}
@@ -88,7 +88,7 @@ def test_a_curation_goes_on_from_its_trial_and_asks_for_nothing_twice(
     amounts = {each["of"]: each for each in trial["predicted"] if each["of"] not in ("pairs", "images")}
     assert amounts.keys() == {"bytes fetched", "bytes of shards", "hours"}
     assert all(0 < each["least"] <= each["value"] <= each["most"] for each in amounts.values())
-    assert "http_<wbr>" in Path("run/trial/report.html").read_text()
+    assert "  http_" in shown
     assert main(["curate", "config.toml"]) == 0
     asked = Counter(asked_for(server, since=since))
     # a loop leads to itself, and a connection that is cut without an answer is asked over another one
@@ -168,7 +168,7 @@ def test_intervals_of_samples_hold_what_the_full_run_leaves(tmp_path: Path, monk
     (tmp_path / "config.toml").write_text(DEMO)
     of_trial, predict = dict[str, Any](), prediction.predict
 
-    def recorded(*arguments: Any) -> prediction.Prediction:
+    def recorded(*arguments: Any) -> list[dict[str, Any]]:
         of_trial["arguments"] = arguments
         return predict(*arguments)
 
@@ -186,7 +186,7 @@ def test_intervals_of_samples_hold_what_the_full_run_leaves(tmp_path: Path, monk
         dropped = {place[number]: why for number, why in of.dropped.items() if number in place}
         of_sample = Outcomes(dropped, of.bytes[numbers], of.shard_bytes[numbers], of.seconds[numbers])
         of_seed = predict(config, sample, pool, of_sample, cpu_s)
-        for row in of_seed.rows:
+        for row in of_seed:
             if row["of"] == "pairs" and row["least"] is not None:
                 name = f"{row['stage']} {row['reason']}"
                 tried[name] += 1

@@ -89,7 +89,7 @@ def test_a_trained_classifier_tells_new_pictures(model: Path) -> None:
     assert scores.min() >= 0
     assert scores.max() <= 1
     assert scores.tolist() == [loaded.score(image) for image in images]
-    assert loaded.classifier.short_side_px == 32
+    assert loaded.graph.input.short_side_px == 32
 
 
 def test_both_layouts_give_the_same_scores(model: Path, tmp_path: Path) -> None:

@@ -66,19 +66,19 @@ DAMAGES: dict[str, tuple[Callable[[Path], object], str]] = {
     "no mean": (lambda folder: (folder / "map_mean.npy").unlink(), "map_mean.npy"),
     "a map of floats": (
         lambda folder: arrays.save(str(folder / "map_mean.npy"), np.zeros(embed.COEFFICIENTS)),
-        "its map is none: the mean of a map is int32",
+        "its map or its centroids are none: the mean of a map is int32",
     ),
     "other dimensions": (
         lambda folder: arrays.save(str(folder / "centroids.npy"), np.zeros((3, 9), np.int16)),
-        "no centroids of this calibration",
+        "its map or its centroids are none: no centroids: ",
     ),
     "no centroids": (
         lambda folder: arrays.save(str(folder / "centroids.npy"), np.zeros((0, 8), np.int16)),
-        "no centroids of this calibration",
+        "its map or its centroids are none: no centroids: ",
     ),
     "centroids too long": (
         lambda folder: arrays.save(str(folder / "centroids.npy"), np.full((3, 8), 32_767, np.int16)),
-        "centroids.npy: no centroids: the norm",
+        "its map or its centroids are none: the norm",
     ),
     "a threshold in words": (
         lambda folder: rewrite(folder, similarity_above="high"),
@@ -95,7 +95,7 @@ DAMAGES: dict[str, tuple[Callable[[Path], object], str]] = {
     "without its map": (lambda folder: rewrite(folder, is_mapped=False), 'do not fit embedder = "dct"'),
     "centroids of floats": (
         lambda folder: arrays.save(str(folder / "centroids.npy"), np.zeros((3, 8))),
-        "no centroids of this calibration",
+        "its map or its centroids are none: no centroids: ",
     ),
 }
 

@@ -99,18 +99,14 @@ def test_few_images_make_fewer_clusters_and_flat_ones_are_counted(
             ["nothing", "--clusters", "2"],
             "nothing: no finished run (it has no manifest.json); give the [run] folder of a curation",
         ),
-        (["run", "--clusters", "0"], "--clusters 0: not a number of clusters; give 1 or more"),
-        (
-            ["run", "--clusters", "2", "--anew"],
-            "--clusters: takes --embedder alone; leave --anew, --set and flags for Beam out",
-        ),
+        (["run", "--clusters", "0"], "argument --clusters: 0: not a whole number of 1 or more; "),
         (
             ["run", "--clusters", "2", "--embedder", "sift"],
             '--embedder embedder = "sift": not of the form ',
         ),
         (
             ["run", "--clusters", "2", "--embedder", "run:nothing"],
-            "--embedder run:nothing: nothing: no such training run",
+            '[decontaminate] embedder = "run:nothing": nothing: no such training run',
         ),
         (["flat", "--clusters", "2"], "flat: dct sees no structure in any of its images; give another --embedder"),
     ],

@@ -1,6 +1,5 @@
 """Inputs from which no image can come are refused before any work."""
 
-import gzip
 from contextlib import chdir
 from pathlib import Path
 
@@ -31,7 +30,6 @@ def write(folder: Path, kind: str) -> None:
     ("kind", "why"),
     [
         ("table", "table: a table without [input] image_column"),
-        ("pages", "warc: none in the 300 records of archives that were looked at"),
         ("wat", "wat: WAT files hold no images"),
     ],
 )
@@ -93,19 +91,3 @@ def test_an_archive_of_0_bytes_is_called_empty(
     said = capsys.readouterr().err
     assert "in.warc.gz: no row, record or page in it (0 bytes, or a header alone); nothing comes of input warc" in said
     assert "no image can come" not in said
-
-
-@pytest.mark.parametrize("compression", ["gzip", "whole", ""])
-def test_images_behind_many_pages_are_found(tmp_path: Path, compression: str) -> None:
-    """Where records are members of their own, or not compressed; an archive of one member is read from its start."""
-    write(tmp_path, "pages")
-    pages = [archives.page(number) for number in range(1_500)]
-    images = [archives.image(f"http://a/{number}-0.png") for number in range(100)]
-    path = tmp_path / "in.warc.gz"
-    if compression == "gzip":
-        archives.write(path, [*pages, *images])
-    else:
-        content = b"".join([*pages[:300], *images] if compression == "whole" else [*pages, *images])
-        path.write_bytes(gzip.compress(content) if compression else content)
-    with chdir(tmp_path):
-        assert main(["curate", "config.toml", "--dry-run"]) == 0

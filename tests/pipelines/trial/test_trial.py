@@ -214,7 +214,7 @@ def hours(seconds: np.ndarray, images: int) -> tuple[float, float, float]:
     pool = Hosts(np.array([7], np.uint64), np.array([images]), np.array([images]))
     sample = Sample(np.zeros(count, np.int64), np.ones(count, np.int64), np.array([count / images]))
     of = Outcomes({}, np.full(count, 1e5), np.zeros(count), seconds)
-    row = prediction.predict(CONFIG, sample, pool, of, {}).rows[-1]
+    row = prediction.predict(CONFIG, sample, pool, of, {})[-1]
     assert row["of"] == "hours"
     return row["value"], row["least"], row["most"]
 
@@ -233,7 +233,7 @@ def test_an_interval_that_would_rest_on_few_images_is_left_out() -> None:
     sample = Sample(np.zeros(100, np.int64), np.ones(100, np.int64), np.array([0.1]))
     dropped = {number: (Stage.FETCH, "http_status" if number < 9 else "http_timeout") for number in range(19)}
     of = Outcomes(dropped, np.ones(100), np.ones(100), np.ones(100))
-    rows = {(row["reason"], row["of"]): row for row in prediction.predict(CONFIG, sample, pool, of, {}).rows}
+    rows = {(row["reason"], row["of"]): row for row in prediction.predict(CONFIG, sample, pool, of, {})}
     assert rows["http_status", "images"] == {
         "stage": "fetch", "reason": "http_status", "of": "images", "value": 90, "least": None, "most": None,
     }  # fmt: skip
@@ -245,6 +245,6 @@ def test_what_stays_where_near_duplicates_of_the_pool_go_has_no_lower_end() -> N
     sample = Sample(np.zeros(100, np.int64), np.ones(100, np.int64), np.array([0.1]))
     of = Outcomes(dict.fromkeys(range(20), (Stage.DECONTAMINATE, "a")), *np.ones((3, 100)))
     config = CONFIG.model_copy(update={"dedup": CONFIG.dedup.model_copy(update={"within_pool": "keep_one_image"})})
-    rows = {(row["stage"], row["of"]): row for row in prediction.predict(config, sample, pool, of, {}).rows}
+    rows = {(row["stage"], row["of"]): row for row in prediction.predict(config, sample, pool, of, {})}
     assert rows["decontaminate", "pairs"]["least"] == rows["shards", "bytes of shards"]["least"] == 0
     assert rows["fetch", "pairs"]["least"] > 0
