@@ -1,8 +1,10 @@
 """Where the images of an archive are: fixed-size rows sorted by image_id, so that any range of ids is one slice.
 
-Where an image was captured several times, the first capture in input order counts: the smallest (file, row).
+Where an image was captured several times, the first capture in input order counts: the smallest (file, row). Revisit
+records count where there is none.
 """
 
+from collections.abc import Iterable
 from enum import IntEnum
 from typing import BinaryIO
 
@@ -23,6 +25,8 @@ class Kind(IntEnum):
     ROW = 3  # row of a table: gathered into a blob before images are fetched
     FILE = 4  # a whole file: its number in a part of a folder
 
+
+REVISIT = len(Kind)  # among payloads, a kind: offset and length are the id of the name of one
 
 # Ids are 16 bytes, which NumPy compares byte by byte: in the order of their hex.
 PLACE = np.dtype(
@@ -46,13 +50,13 @@ class Collected:
     """
 
     def __init__(self, file: int, *, plain: Kind = Kind.RECORD, ranged: Kind = Kind.RANGE):
-        self._file, self._plain, self._ranged = file, plain, ranged
-        self._parts, self._rows, self._copied = list[Places](), 0, 0
+        self._file, self._plain, self._ranged, self._copied, self._rows = file, plain, ranged, 0, 0
+        self._parts, self._payloads, self._revisits = list[Places](), list[Places](), 0
 
     def __len__(self) -> int:
-        return self._rows
+        return self._rows + self._revisits
 
-    def add(self, places: pa.RecordBatch, images: BinaryIO) -> None:
+    def add(self, places: pa.RecordBatch, images: BinaryIO, payloads: pa.RecordBatch | None = None) -> None:
         """Add places (`schema.IMAGE_PLACE`); images that cannot be read at an offset are copied to `images`."""
         part = np.zeros(places.num_rows, PLACE)
         part["image_id"] = as_bytes(identity.image_ids(parquet.strings(places, "image_identity")))
@@ -67,10 +71,51 @@ class Collected:
             self._copied += data.size
         self._rows += len(part)
         self._parts.append(part)
+        if payloads is not None and payloads.num_rows:
+            self._payloads.append(_named(part, payloads))
+            self._revisits += int(np.count_nonzero(self._payloads[-1]["kind"] == REVISIT))
+
+    def payloads(self) -> Places:
+        """Places by the ids of their payloads' names, and revisits, in input order."""
+        return np.concatenate([np.zeros(0, PLACE), *self._payloads])
 
     def sorted(self) -> Places:
         """All places, sorted by image_id, then by input order."""
-        return in_order(np.concatenate([np.zeros(0, PLACE), *self._parts]))
+        return in_order(np.concatenate(self._parts) if self._parts else np.zeros(0, PLACE))
+
+
+def _named(places: Places, payloads: pa.RecordBatch) -> Places:
+    """Rows of `schema.PAYLOAD` of these places."""
+    place_numbers, names = payloads["place"], as_bytes(identity.image_ids(parquet.strings(payloads, "name")))
+    is_revisit = place_numbers.is_null().to_numpy(zero_copy_only=False)
+    rows = np.zeros(len(names), PLACE)
+    rows[~is_revisit] = places[place_numbers.drop_null().to_numpy()]
+    rows["image_id"] = names
+    revisits = rows[is_revisit]
+    revisits["image_id"] = as_bytes(identity.image_ids(parquet.strings(payloads, "image_identity")))[is_revisit]
+    revisits["offset"], revisits["length"] = names[is_revisit].view("<i8").reshape(-1, 2).T
+    revisits["kind"] = REVISIT
+    rows[is_revisit] = revisits
+    return rows
+
+
+def followed(revisits: Places, files: Iterable[tuple[Places, Places]]) -> Places:
+    """The places of images that only revisit records have, sorted by image_id.
+
+    Args:
+        revisits: those of all files, in input order.
+        files: the places of each file in input order, sorted, and its payloads.
+    """
+    names = np.stack([revisits["offset"], revisits["length"]], axis=1).view("S16").ravel()
+    chosen, is_found, is_own = np.zeros(len(names), PLACE), np.zeros(len(names), bool), np.zeros(len(names), bool)
+    for places, payloads in files:
+        is_own |= first_of_each(places, revisits["image_id"])[1]
+        place, is_here = first_of_each(in_order(payloads[payloads["kind"] != REVISIT]), names)
+        chosen[is_here & ~is_found] = place[is_here & ~is_found]
+        is_found |= is_here
+    chosen["image_id"] = revisits["image_id"]
+    chosen = chosen[is_found & ~is_own]
+    return chosen[np.unique(chosen["image_id"], return_index=True)[1]]
 
 
 def in_order(places: Places) -> Places:

@@ -1,6 +1,7 @@
 """What `fetch` and `decontaminate` hand on: units, facts in their marks, and tables."""
 
-from collections import namedtuple
+from collections.abc import Mapping
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -9,6 +10,7 @@ import pyarrow.compute as pc
 
 from altalign import storage
 from altalign.data.audit_tables import IMAGE_MEASURES
+from altalign.data.counts import CountRow, FailedRow
 from altalign.data.schema import SAMPLE
 from altalign.pipelines.run.text_tables import GROUPED_SURVIVORS, PLACED_SURVIVOR
 from altalign.pipelines.run.units import Marks, Run, Table, Unit
@@ -29,25 +31,105 @@ PoolImagesUnit = Unit  # `fetch_units` that follow one another: their names, and
 DropUnit = Unit  # a fetch unit, and its `place` in their order
 
 
-# Facts
-GatherFacts = namedtuple("GatherFacts", "images bytes")  # that were copied of a table to a blob
-ChosenFacts = namedtuple("ChosenFacts", "kept counts failed")  # rows of a unit that stay, and counts as of `extract`
-# What became of a fetch unit. `pictures`: image_id, offset and bytes of some dropped images, for the galleries;
-# `funnel`: FunnelRow; `dropped_images`: ImagesRow, None in marks of older versions; `hosts`: images of the sample by
-# host, how many came, how many were kept.
-FetchFacts = namedtuple("FetchFacts", "kept counts failed pictures funnel dropped_images hosts")
-DropFacts = namedtuple("DropFacts", "kept counts failed funnel dropped_images")  # what decontamination leaves of it
-TestFacts = namedtuple("TestFacts", "digest test_set images flat")  # test images of a part; the digest of its unit
-LearnedFacts = namedtuple("LearnedFacts", "clusters training_images")
-IndexFacts = namedtuple("IndexFacts", "test_images flat_test_images")
-# Images that were searched for, and pairs that were found above the threshold and below it.
-FoundFacts = namedtuple(
-    "FoundFacts", "images flat_images pairs pairs_below pairs_without_a_bucket images_above images_without_a_bucket"
-)
-CellFacts = namedtuple("CellFacts", "cells")
-CompareFacts = namedtuple("CompareFacts", "spilled images same_bytes")  # `same_bytes`: images that have those of others
-JoinFacts = namedtuple("JoinFacts", "same_bytes largest_cell")  # pairs of the same bytes, images of the cell
-ReplaceFacts = namedtuple("ReplaceFacts", "images_that_go images_that_stay_for_others")
+class GatherFacts(NamedTuple):
+    """How many images of a table were copied to a blob, and how many bytes they have."""
+
+    images: int
+    bytes: int
+
+
+class ChosenFacts(NamedTuple):
+    """How many rows of a unit stay, and counts."""
+
+    kept: int
+    counts: list[CountRow]  # rows by stage, source and reason
+    failed: list[FailedRow]  # rows by every rule that holds
+
+
+class FetchFacts(NamedTuple):
+    """What became of a fetch unit."""
+
+    kept: int
+    counts: list[CountRow]
+    failed: list[FailedRow]
+    pictures: list[tuple[str, int, int]]  # image_id, offset and bytes of some dropped images, for the galleries
+    funnel: list[FunnelRow]
+    dropped_images: list[ImagesRow] | None  # None in marks of older versions
+    hosts: Mapping[str, tuple[int, int, int]]  # images of the sample by host, how many came, how many were kept
+
+
+class DropFacts(NamedTuple):
+    """What decontamination leaves of a fetch unit."""
+
+    kept: int
+    counts: list[CountRow]
+    failed: list[FailedRow]
+    funnel: list[FunnelRow]
+    dropped_images: list[ImagesRow] | None
+
+
+class TestFacts(NamedTuple):
+    """How many test images of a part were read, how many are flat, and the digest of their unit."""
+
+    digest: str
+    test_set: str
+    images: int
+    flat: int
+
+
+class LearnedFacts(NamedTuple):
+    """How many clusters were found, and how many images the map was learned from."""
+
+    clusters: int
+    training_images: int
+
+
+class IndexFacts(NamedTuple):
+    """How many test images are in the index, and how many of them are flat."""
+
+    test_images: int
+    flat_test_images: int
+
+
+class FoundFacts(NamedTuple):
+    """How many images were searched for, and how many pairs were found above the threshold and below it."""
+
+    images: int
+    flat_images: int
+    pairs: int
+    pairs_below: int
+    pairs_without_a_bucket: int
+    images_above: int
+    images_without_a_bucket: int
+
+
+class CellFacts(NamedTuple):
+    """How many cells there are."""
+
+    cells: int
+
+
+class CompareFacts(NamedTuple):
+    """Where the slices of cells lie, how many images were compared, and how many have the same bytes as another."""
+
+    spilled: list[int]
+    images: int
+    same_bytes: int
+
+
+class JoinFacts(NamedTuple):
+    """How many pairs have the same bytes, and how many images the cell has."""
+
+    same_bytes: int
+    largest_cell: int
+
+
+class ReplaceFacts(NamedTuple):
+    """How many images go, and how many stay in their place."""
+
+    images_that_go: int
+    images_that_stay_for_others: int
+
 
 ONLY = "00000"  # name of the unit of a step that has one
 GATHERED = Marks("fetch/gathered", GatherFacts)

@@ -1,7 +1,7 @@
 """What `write`, the making of runs of other runs, and `altalign score` leave: units, facts, and tables."""
 
-from collections import namedtuple
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from typing import NamedTuple
 
 import numpy as np
 
@@ -15,12 +15,34 @@ ShardUnit = Unit  # a shard: how many `rows`, and `parts` of fetch units: name, 
 ShardOfParent = Unit  # a shard of a parent: the number of the `parent`, and how many `rows`
 ScoreUnit = Unit  # a `shard`: its `rows`, SHA-256 of its side-car (`of`), `scores` that it lacks, `threads` for it
 
-# Facts. Of a shard: bytes of its tar by source; how many images it has, and the first and last image_id.
-ShardFacts = namedtuple(
-    "ShardFacts", "rows bytes source_bytes sha256 parquet_bytes parquet_sha256 images first_image last_image"
-)
-CountedFacts = namedtuple("CountedFacts", "rows")  # samples that the condition keeps and that have a value, by column
-ScoreFacts = namedtuple("ScoreFacts", "of rows nulls")  # the side-car that was scored; nulls by score and column
+
+class ShardFacts(NamedTuple):
+    """Rows, sizes and digests of a shard, the number of its images, and the first and last image_id."""
+
+    rows: int
+    bytes: int
+    source_bytes: dict[str, int]
+    sha256: str
+    parquet_bytes: int
+    parquet_sha256: str
+    images: int
+    first_image: str
+    last_image: str
+
+
+class CountedFacts(NamedTuple):
+    """How many samples of a unit the condition keeps and have a value, for each column."""
+
+    rows: list[int]
+
+
+class ScoreFacts(NamedTuple):
+    """The side-car that was scored, rows, and how many values of each column of each score are null."""
+
+    of: str
+    rows: int
+    nulls: Mapping[str, Mapping[str, int]]
+
 
 WRITTEN = Marks("write", ShardFacts)
 CHOSEN = Marks("select/chosen", ChosenFacts)

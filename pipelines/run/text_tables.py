@@ -1,12 +1,13 @@
 """What `extract`, `tables` and `judge` hand on: units, facts in their marks, and tables."""
 
-from collections import namedtuple
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
 from altalign.data.audit_tables import TEXT_MEASURES
+from altalign.data.counts import CountRow, FailedRow
 from altalign.data.schema import CANDIDATE, DROPPED, STRINGS
 from altalign.pipelines.run.image_places import PLACE
 from altalign.pipelines.run.units import Marks, Run, Table, Unit
@@ -19,22 +20,57 @@ PoolUnit = Unit
 
 RowGroup = dict[str, int]  # a row group of grouped survivors, which is one fetch unit: its `rows` and `images`
 
-# Facts: `counts` are rows by stage, source and reason (`CountRow`), `failed` by every rule that holds (`FailedRow`);
-# `spilled` says where the slices of a spill file lie.
-#
-# What was read of an input file. `stamp`: its size and time of change, or its digest in the store, before it was read;
-# `direct`: whether it is its own pool (a Parquet table of one caption a row, without images); `row_groups`: rows of
-# each of its pool; `rows_at_once`: how many may be read at a time; `bytes`: of its rows in memory, at most (0: a table
-# that is its own pool has no long values); `places`: how many it has of images (None: it has none); `broken`: how many
-# records could not be read.
-ExtractFacts = namedtuple("ExtractFacts", "stamp direct row_groups rows_at_once bytes places broken counts failed")
-CountFacts = namedtuple("CountFacts", "rows spilled words")  # rows that were counted, and the histogram of their words
-# Histogram (as JSON) and number of a partition's entries, by kind of table; images by source, where there are several.
-MergeFacts = namedtuple(
-    "MergeFacts", "ngrams ngrams_rows texts texts_rows images images_rows images_of_sources", defaults=(None,)
-)
-JudgeFacts = namedtuple("JudgeFacts", "rows spilled counts failed")
-GroupFacts = namedtuple("GroupFacts", "row_groups counts failed")  # list[RowGroup]: the fetch units of a partition
+
+class ExtractFacts(NamedTuple):
+    """What was read of an input file."""
+
+    stamp: list[int | str]  # size and time of change of the file, or its digest in the store, before it was read
+    direct: bool  # whether the file is its own pool (a Parquet table of one caption a row, without images)
+    row_groups: list[int]  # rows of each row group of its pool
+    rows_at_once: int  # how many rows of it may be read at a time
+    bytes: int  # of its rows in memory, at most; 0 where a table that is its own pool has no long values
+    places: int | None  # how many places of images it has; None where it has no images
+    broken: int | None  # how many records could not be read
+    counts: list[CountRow]  # rows by stage, source and reason
+    failed: list[FailedRow]  # rows by every rule that holds
+
+
+class CountFacts(NamedTuple):
+    """Rows that were counted, where the slices of the spill file lie, and the histogram of words as JSON."""
+
+    rows: int
+    spilled: list[int]
+    words: list[list[int]]
+
+
+class MergeFacts(NamedTuple):
+    """Histogram (as JSON) and number of a partition's entries, by kind of table; images by source."""
+
+    ngrams: list[list[int]]
+    ngrams_rows: int
+    texts: list[list[int]]
+    texts_rows: int
+    images: list[list[int]]
+    images_rows: int
+    images_of_sources: list[int] | None = None
+
+
+class JudgeFacts(NamedTuple):
+    """Rows that were judged, where the slices of survivors lie, and counts of dropped rows."""
+
+    rows: int
+    spilled: list[int]
+    counts: list[CountRow]
+    failed: list[FailedRow]
+
+
+class GroupFacts(NamedTuple):
+    """The fetch units of a partition, and counts of kept rows and of repeated pairs."""
+
+    row_groups: list[RowGroup]
+    counts: list[CountRow]
+    failed: list[FailedRow]
+
 
 EXTRACTED = Marks("extract", ExtractFacts)
 COUNTED = Marks("tables/units", CountFacts)
@@ -54,6 +90,9 @@ EXTRACT_SAMPLE = Table("work/extract/*.sample.parquet", "dropped rows of the sma
 COPIED_IMAGES = Table("work/extract/*.images", "images that cannot be read at an offset")
 FOLDER_FILES = Table("work/extract/*.files.parquet", "the files of a part of a folder", FOLDER_FILE)
 PLACES = Table("work/extract/*.places", "where images are, sorted by image_id", PLACE, is_raw=True)
+_OF_PAYLOADS = "the same by payload, and revisits; missing where none"
+PAYLOADS = Table("work/extract/*.payloads", _OF_PAYLOADS, PLACE, is_raw=True)
+REVISITS = Table("work/extract/revisits", "places of images that only revisit records have", PLACE, is_raw=True)
 POOL_SIZE = Table("work/extract/pool/size.json", "rows and bytes of the whole pool")
 
 # tables

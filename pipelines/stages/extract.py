@@ -10,6 +10,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, suppress
 from typing import cast
 
+import numpy as np
 import pyarrow as pa
 
 from altalign import storage
@@ -99,8 +100,10 @@ def _extract_file(run: Run, file: InputFile, stamp: list[int | str]) -> text_tab
             broken.write(_broken_rows(stretch.broken, source))
             if len(dropped := rows.filter(verdict.is_valid())):
                 sample = smallest_keys(pa.concat_tables([sample, _dropped_rows(dropped, source)]), SAMPLE_PER_REASON)
-            places.add(stretch.places, images)
+            places.add(stretch.places, images, stretch.payloads)
     text_tables.PLACES.save(run, places.sorted(), name)
+    if len(payloads := places.payloads()):
+        text_tables.PAYLOADS.save(run, payloads, name)
     text_tables.EXTRACT_SAMPLE.write(run, sample, name)
     return text_tables.ExtractFacts(
         stamp,
@@ -143,11 +146,28 @@ def _dropped_rows(rows: pa.Table, source: str) -> pa.Table:
     return parquet.table({**ids, **columns, "source": source, "stage": Stage.EXTRACT.value}, DROPPED)
 
 
+def _follow_revisits(run: Run) -> None:
+    """Write the places of images that revisit records have: their payloads may be in any archive."""
+    none = np.zeros(0, image_places.PLACE)
+
+    def payloads(name: str) -> image_places.Places:
+        return text_tables.PAYLOADS.array(run, name) if storage.exists(text_tables.PAYLOADS.path(run, name)) else none
+
+    names = [file.name for file in run.files if run.facts_of(text_tables.EXTRACTED, file.name).places]
+    revisits = np.concatenate([none, *(rows[rows["kind"] == image_places.REVISIT] for rows in map(payloads, names))])
+    if len(revisits):
+        files = ((text_tables.PLACES.array(run, name), payloads(name)) for name in names)
+        revisits = image_places.followed(revisits, files)
+    if len(revisits) or storage.exists(text_tables.REVISITS.path(run)):
+        text_tables.REVISITS.save(run, revisits)
+
+
 def conclude(run: Run) -> None:
     """Write `dropped/extract/`: every broken record, and of the rest the rows with the smallest keys."""
     facts = dict(run.all_facts(text_tables.EXTRACTED))
     pool.check_not_empty(run, lambda file: not facts[file.name].counts and not facts[file.name].places)
     pool.write_size(run)
+    _follow_revisits(run)
     if not run.config.audit.keep_dropped:
         return
     sample = DROPPED.empty_table()

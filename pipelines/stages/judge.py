@@ -49,12 +49,14 @@ from altalign.storage import arrays, parquet
 READS = (
     text_tables.CANDIDATES,
     text_tables.PLACES,
+    text_tables.REVISITS,
     text_tables.POOL_SIZE,
     *text_tables.FINAL,
 )
 
 SURVIVORS_BYTES = 128 << 20  # a unit's survivors are spilled when they have so many; most units' have fewer
 REPEATS_AT_MOST = 1_024  # of a batch that are grouped: all rows of a pair meet in one partition, and may be millions
+FOLLOWED = -1  # in place of a file's number: what revisit records lead to
 DROPPED_TEXT = parquet.with_dictionaries(DROPPED)  # as it is written: Arrow would hash these strings again
 
 # Measuring ------------------------------------------------------------------------------------------------------
@@ -307,6 +309,7 @@ class Judge(beam.PTransform[Any, Any]):
         placed = pooled(self._run, self._places, at_once=1).with_output_types(tuple[int, bytes])
         facts = ((file.number, self._run.facts_of(text_tables.EXTRACTED, file.name)) for file in self._run.files)
         with_places = [number for number, of_file in facts if of_file.places is not None]
+        with_places += [FOLLOWED] * storage.exists(text_tables.REVISITS.path(self._run))
         survivors = input_or_inputs | "JudgeUnits" >> judged
         places = input_or_inputs.pipeline | "NameFiles" >> create(self._run, with_places) | "FindPlaces" >> placed
         grouped = MergePartitions(self._run, text_tables.GROUPED, self._groups, group)
@@ -319,8 +322,9 @@ class Judge(beam.PTransform[Any, Any]):
 
     def _places(self, file: int) -> Iterator[Element]:
         """Write how partitions cut the places of a file, which are sorted by image_id."""
-        name = self._run.files[file].name
-        ids = text_tables.PLACES.array(self._run, name)["image_id"]
+        name = "revisits" if file == FOLLOWED else self._run.files[file].name
+        table = text_tables.REVISITS if file == FOLLOWED else text_tables.PLACES
+        ids = table.array(self._run, name)["image_id"]
         partitions = partition_of(np.ascontiguousarray(ids).view(np.uint8).reshape(-1, 16), self._groups.partitions)
         begins = np.searchsorted(partitions, np.arange(self._groups.partitions + 1)) * PLACE.itemsize
         lengths = np.diff(begins)
@@ -329,8 +333,8 @@ class Judge(beam.PTransform[Any, Any]):
         slices["bucket"] = self._groups.bucket(partition, OF_PLACES)
         slices["offset"], slices["length"] = begins[partition], lengths[partition]
         text_tables.SLICES_OF_PLACES.save(self._run, slices, name)
-        path, index = (table.path(self._run, name) for table in (text_tables.PLACES, text_tables.SLICES_OF_PLACES))
-        yield from elements(path, file, index, (0, len(slices)), self._groups)
+        index = text_tables.SLICES_OF_PLACES.path(self._run, name)
+        yield from elements(table.path(self._run, name), file, index, (0, len(slices)), self._groups)
 
 
 def conclude(run: Run) -> None:

@@ -2,7 +2,7 @@
 
 A parameter is of one kind: `batch_norm` (scale or shift of one), `norm` (of a layer or group norm), `bias` (of anything
 else) or `weight`. To exclude `norm` excludes batch norm too. What is frozen is in no group. Of a group are, beside what
-torch keeps there: `param_names`, `part`, `trust` (LAMB and LARS) and `factor`, which the loop multiplies the
+torch keeps there: `param_names`, `part`, `kinds`, `trust` (LAMB and LARS) and `factor`, which the loop multiplies the
 rate with.
 """
 
@@ -22,6 +22,7 @@ from altalign.train.model.passes import is_sharded
 from altalign.train.run import sharded_tensors
 from altalign.train.settings.training import OptimizerSettings
 
+KINDS = ("weight", "bias", "norm", "batch_norm")
 LARS_TRUST = 0.001  # You et al. 2017 (arXiv 1708.03888), section 5: the trust coefficient
 
 _many: Any = torch  # `_foreach_*` are private by name alone: torch's own optimisers are made of them
@@ -75,18 +76,19 @@ def _groups(model: nn.Module, settings: OptimizerSettings) -> list[dict[str, Any
         {*excludes, "batch_norm"} if "norm" in excludes else {*excludes}
         for excludes in (settings.decay_excludes, settings.trust_excludes)
     )
-    members: dict[tuple[Part, bool, bool], list[tuple[str, nn.Parameter]]] = {}
+    members: dict[tuple[Part, bool, bool], list[tuple[str, nn.Parameter, str]]] = {}
     for name, parameter in model.named_parameters():
         if parameter.requires_grad:
             part, kind = part_of(name), kinds.get(name) or ("bias" if name.split(".")[-1] == "bias" else "weight")
             is_temperature = part == "temperature"
             decays = settings.weight_decay > 0 and not is_temperature and kind not in undecayed
             trusts = adapts and not is_temperature and kind not in untrusted
-            members.setdefault((part, decays, trusts), []).append((name, parameter))
+            members.setdefault((part, decays, trusts), []).append((name, parameter, kind))
     return [
         {
-            "params": members[part, decays, trusts],
+            "params": [(name, parameter) for name, parameter, _ in members[part, decays, trusts]],
             "part": part,
+            "kinds": [kind for kind in KINDS if any(kind == each for _, _, each in members[part, decays, trusts])],
             "weight_decay": settings.weight_decay if decays else 0.0,
             "trust": trusts,
             "factor": settings.rate_factors.get(part, 1.0),
