@@ -80,7 +80,7 @@ def options(engine: EngineSettings, flags: list[str]) -> PipelineOptions:
             location = os.environ.get("ALTALIGN_PRISM", "")
             if not os.access(location, os.X_OK) or Path(location).is_dir():
                 repair = "build Prism with `make prism` and give the path of its binary"
-                raise UsageError(f"ALTALIGN_PRISM = {location}: no program; {repair}")
+                raise UsageError(f"ALTALIGN_PRISM = {location or '(not set)'}: no program; {repair}")
             _check_no_workers(engine, "Prism decides itself how many work at once; leave it 0")
             own = [f"--prism_location={location}", "--prism_log_level=warn", "--prism_log_kind=text"]
             return Options(["--runner=PrismRunner", "--environment_type=LOOPBACK", *_PORTABLE, *own, *flags])
