@@ -126,7 +126,8 @@ def _show(folder: str, removal: Removal, request: Request, *, is_dry_run: bool, 
         are = "would be" if is_dry_run else "is" if len(removal.in_shards) == 1 else "are"
         lines.append(f"{shards} {are} written anew ({size / 1e6:,.1f} MB)")
     else:
-        stands = "keeps it out of what is added" if is_new else "was asked for before"
+        keeps = "would keep" if is_dry_run else "keeps"
+        stands = f"{keeps} it out of what is added" if is_new else "was asked for before"
         lines.append(f"{shown(folder)}: nothing of it is there; {REMOVED_FILE} {stands}")
     has_work = storage.kind(storage.join(folder, "work")) != "missing"
     if (len(rows) or is_new) and removal.forgets_work and has_work:

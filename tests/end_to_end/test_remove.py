@@ -18,7 +18,6 @@ from altalign.cli import main
 from altalign.data import shards
 from altalign.data.reasons import KEPT
 from altalign.data.stages import REPORT
-from altalign.machine import processes
 from altalign.pipelines.images import embedders
 from altalign.pipelines.near import shard_images
 from tests.support.curations import counted, summary, tree, write_input
@@ -250,31 +249,6 @@ def test_an_audit_of_all_files_finds_what_a_hand_puts_back(run: Path, capsys: py
     assert not found["passed"]
     assert f"shards/{shard.name}: " in found["detail"]
     assert "log/fetch/put-back.jsonl: 1 of its rows" in found["detail"]
-
-
-def test_in_processes_the_same_bytes_are_written_(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    options, _ = lists(run)
-    shutil.copytree(run, "other")
-    assert main(["remove", "other", *options]) == 0
-    done, call = list[object](), processes._Process.call  # pyright: ignore[reportPrivateUsage]
-
-    def called(process: Any, work: Any, item: Any) -> Any:
-        done.append(item)
-        return call(process, work, item)
-
-    monkeypatch.setattr(processes, "worth", lambda _seconds, _at_most: 2)
-    monkeypatch.setattr(processes._Process, "call", called)  # pyright: ignore[reportPrivateUsage]
-    assert main(["remove", "run", *options]) == 0
-    assert shards_of(tree(run)) == shards_of(tree(Path("other")))
-    assert done
-    processes.OF_COMMAND.close()
-
-
-def shards_of(tree: dict[str, str]) -> dict[str, str]:
-    """All but what has the time in it, or vouches for that; and but the report."""
-    tree = {name: digest for name, digest in tree.items() if ".change/" not in name and ".partial" not in name}
-    with_time = ("removed.parquet", "files.jsonl", "README.md", "manifest.json", *REPORT)
-    return {name: digest for name, digest in tree.items() if name not in with_time}
 
 
 def test_a_half_file_of_a_killed_command_goes_also_where_nothing_else_does(run: Path) -> None:
