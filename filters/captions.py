@@ -135,6 +135,10 @@ def _is_doubtful(text: int, start: int, end: int, blocks: int, entries: int, com
                 return True
             at, mark_class, is_after_space = at + 1, 0, is_space
             continue
+        # U+00C0 to U+02FF and U+0400 to U+047F are in none of the classes below
+        if (0xC3 <= byte < 0xCC or 0xD0 <= byte < 0xD2) and at + 1 < end and load8(text, at + 1) & 0xC0 == 0x80:
+            at, mark_class, is_after_space = at + 2, 0, False
+            continue
         point, length = decode(text, at, end)
         entry = entry_of(point, blocks, entries)
         if point < 0 or entry & (CONTROL | WHITE_SPACE | NFC_CHECK):

@@ -117,7 +117,7 @@ def hash_text(text: int, size: int) -> np.uint64:
 
 
 @njit(nogil=True)
-def _fold_ascii(source: Bytes, folded: Bytes) -> bool:
+def _fold_ascii(source: Bytes, folded: Bytes) -> np.bool_:
     """Copies a row with its ASCII letters in lower case; whether there is nothing else than ASCII in it."""
     high = np.uint8(0)
     for i in range(source.size):  # without branches, which the compiler makes vector code of

@@ -134,8 +134,9 @@ def _names(folder: str, settings: InputSettings, part: FolderPart | None = None)
     Of a `part` all of its own, and few others.
     """
     beside = () if settings.captions or settings.caption_pattern else (".txt", ".json")
+    begin, end = (part.begin, part.end) if part else ("", None)
     try:
-        below = [name for name, _ in visible_below(folder, *((part.begin, part.end) if part else ()))]
+        below = [name for name, _ in visible_below(folder, begin, end)]
     except OSError as error:
         what = f"a folder of an input cannot be read ({error.strerror})"
         raise UsageError(f"{shown(error.filename or folder)}: {what}; make it readable, or take it out") from None
