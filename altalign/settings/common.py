@@ -224,7 +224,7 @@ def _sentence(cls: type[BaseModel], where: str, overridden: Sequence[tuple[str, 
     if given := [name for name in overridden if all(map(str.__eq__, name, names))]:
         here = f"--set {'.'.join(max((*section, *filter(None, [setting])), given[-1], key=len))}"
     if kind == "extra_forbidden":
-        what = "setting" if len(names) > 1 else "section"
+        what = "section" if len(names) == 1 and isinstance(mistake["input"], (dict, list)) else "setting"
         return f"{here}: no such {what} (there are: {', '.join(owner.model_fields)})"
     if kind == "value_error":
         return f"{here}: {mistake['msg'].removeprefix('Value error, ')}"
