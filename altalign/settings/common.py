@@ -220,7 +220,7 @@ def _sentence(cls: type[BaseModel], where: str, overridden: Sequence[tuple[str, 
                 setting += f", {part}" if setting else part
     kind, value, default = mistake["type"], json.dumps(mistake["input"], default=str, ensure_ascii=False), None
     header = f"[{'.'.join(section)}]" if not number else f"[[{'.'.join(section)}]] number {number + 1}"
-    here = " ".join(filter(None, (where, section and header, setting)))
+    here = " ".join(filter(None, (where, header if section else "", setting)))
     if given := [name for name in overridden if all(map(str.__eq__, name, names))]:
         here = f"--set {'.'.join(max((*section, *filter(None, [setting])), given[-1], key=len))}"
     if kind == "extra_forbidden":
