@@ -20,7 +20,3 @@ def __getattr__(name: str) -> Any:
     if name == "audit":  # the room itself, which can be called
         return import_module("altalign.audit")
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-
-
-def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})

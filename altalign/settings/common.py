@@ -220,11 +220,11 @@ def _sentence(cls: type[BaseModel], where: str, overridden: Sequence[tuple[str, 
                 setting += f", {part}" if setting else part
     kind, value, default = mistake["type"], json.dumps(mistake["input"], default=str, ensure_ascii=False), None
     header = f"[{'.'.join(section)}]" if not number else f"[[{'.'.join(section)}]] number {number + 1}"
-    here = " ".join(filter(None, (where, section and header, setting)))
+    here = " ".join(filter(None, (where, header if section else "", setting)))
     if given := [name for name in overridden if all(map(str.__eq__, name, names))]:
         here = f"--set {'.'.join(max((*section, *filter(None, [setting])), given[-1], key=len))}"
     if kind == "extra_forbidden":
-        what = "setting" if len(names) > 1 else "section"
+        what = "section" if len(names) == 1 and isinstance(mistake["input"], (dict, list)) else "setting"
         return f"{here}: no such {what} (there are: {', '.join(owner.model_fields)})"
     if kind == "value_error":
         return f"{here}: {mistake['msg'].removeprefix('Value error, ')}"

@@ -61,7 +61,8 @@ def _asked(path: str, request: Callable[[], _T]) -> _T:
         from httpx2 import HTTPError
 
         errors = OSError, HTTPError
-    for attempt in range(ATTEMPTS):
+    attempt = 0
+    while True:
         try:
             return request()
         except errors as error:
@@ -70,9 +71,10 @@ def _asked(path: str, request: Callable[[], _T]) -> _T:
             status = getattr(reason, "status", None) or getattr(getattr(reason, "response", None), "status_code", None)
             is_final = isinstance(reason, FileNotFoundError | aiohttp.InvalidURL | aiohttp.ClientSSLError)
             is_temporary = not is_final and (status or _TEMPORARY[0]) in _TEMPORARY
-            if not is_temporary or attempt == ATTEMPTS - 1:
+            attempt += 1
+            if not is_temporary or attempt == ATTEMPTS:
                 break
-        time.sleep(_FIRST_WAIT_S * 2**attempt)
+        time.sleep(_FIRST_WAIT_S * 2 ** (attempt - 1))
     if isinstance(reason, FileNotFoundError) or status in (404, 410):
         raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path) from reason
     words = f"{status} {responses.get(status, '')}".strip() if status else first_line(reason)
