@@ -5,16 +5,11 @@ from pathlib import Path
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined, Template
 
+OPTIONS = {"undefined": StrictUndefined, "trim_blocks": True, "lstrip_blocks": True, "keep_trailing_newline": True}
+
 
 def template(path: Path, filters: Mapping[str, Callable[..., object]]) -> Template:
     """A template with these filters beside Jinja's own."""
-    environment = Environment(
-        loader=FileSystemLoader(path.parent),
-        autoescape=False,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-        keep_trailing_newline=True,
-    )
+    environment = Environment(loader=FileSystemLoader(path.parent), autoescape=False, **OPTIONS)
     environment.filters |= filters
     return environment.get_template(path.name)

@@ -79,7 +79,6 @@ ABOUT = {
     **dict.fromkeys(
         (
             *REASONS[Stage.JUDGE],
-            DropReason.HTTP_TOO_LARGE,
             DropReason.URL_BLOCKED,
             *(rule.name for rule in image.RULES if rule is not image.image_nsfw),
         ),
@@ -89,7 +88,7 @@ ABOUT = {
 
 # Rules that a finished run cannot be checked for, and why.
 NOT_ASKED = {
-    "fetching (http_status to http_refused, but http_too_large)": "the servers' answers are not kept",
+    "fetching (http_status to http_refused)": "the servers' answers are not kept",
     image.image_nsfw.name: "the classifier is not part of a run",
     DropReason.NEAR_DUPLICATE_OF_TEST_IMAGE.value: "the test images are not part of a run",
     DropReason.NEAR_DUPLICATE_IN_POOL.value: "it compares all images with each other",
@@ -109,7 +108,7 @@ def run_checks(run: RunFolder, *, shards_at_most: int | None = None) -> list[Che
     totals.check_settings(run, manifest, findings)
     counts = totals.check_counts(run, manifest, findings)
     if manifest.facts:
-        totals.check_listed(run, manifest, findings, sizes_alone=shards_at_most is not None)
+        totals.check_listed(run, findings, sizes_alone=shards_at_most is not None)
         if shards_at_most is not None:
             notes["files"] = "sizes alone"
     try:
@@ -137,13 +136,10 @@ def run_checks(run: RunFolder, *, shards_at_most: int | None = None) -> list[Che
         totals.check_dropped(run, counts, keys, findings, files_at_most=files_at_most)
     notes["kept_or_dropped"] = f"searched for {many(len(keys), 'kept key(s)')}"
     if not is_whole:
-        newest = ", of the newest generation first" if len({*map(generations.number_of, entries)}) > 1 else ""
-        sample = f"in {len(names):,} of {many(len(entries), 'shard(s)')}{newest}, those with the smallest SHA-256"
+        sample = f"in {len(names):,} of {many(len(entries), 'shard(s)')}, those with the smallest SHA-256"
         of_all = ("settings", "counts", "files", "manifest", "shard_sizes", "dropped_rows", "kept_or_dropped")
         notes |= {name: sample for name in ABOUT if name not in of_all}
         notes["kept_or_dropped"] += f", {sample}, in {FILES_PER_SHARD * len(names):,} files of each stage"
-    elif len(keys) < (rows := sum(each.rows or 0 for each in shards)):
-        notes["kept_or_dropped"] += f" of {rows:,}, by their first digits"
     return findings.checks(ABOUT, notes)
 
 
@@ -184,22 +180,21 @@ def check_absence(run: RunFolder) -> list[Check]:
     for file in sorted(storage.files_below(run.folder)):
         interrupts.check()
         name, number = storage.relative(file, run.folder) or file, 0
-        if name == REMOVED_FILE or name.startswith("work/") or not name.endswith((".parquet", ".jsonl")):
+        is_table, is_log = name.endswith(".parquet"), name.startswith("log/") and name.endswith(".jsonl")
+        if name == REMOVED_FILE or name.startswith("work/") or not (is_table or is_log):
             continue
         findings.saw("removed")
         try:
-            if name.endswith(".parquet"):
-                for batch in parquet.read_whole(run.path(name)):
-                    is_removed = request.matches(pa.Table.from_batches([batch]))
-                    if "kept_key" in batch.schema.names:  # of such a pair, or dropped for one
-                        is_removed |= of_keys.matches(pa.table({"key": batch["kept_key"]}))
-                    number += int(is_removed.sum())
-            elif name.startswith("log/"):  # half a line is of a kill
-                whole = [line for line in storage.read_bytes(run.path(name)).splitlines() if line.endswith(b"}")]
-                number = sum(rows_to_remove.is_line_of(line, request) for line in whole)
+            for batch in parquet.read_whole(run.path(name)) if is_table else ():
+                is_removed = request.matches(pa.Table.from_batches([batch]))
+                if "kept_key" in batch.schema.names:  # of such a pair, or dropped for one
+                    is_removed |= of_keys.matches(pa.table({"key": batch["kept_key"]}))
+                number += int(is_removed.sum())
+            lines = storage.read_bytes(run.path(name)).splitlines() if is_log else ()
+            # half a line is of a kill
+            number += sum(line.endswith(b"}") and rows_to_remove.is_line_of(line, request) for line in lines)
         except (OSError, UnreadableError) as error:
             findings.fails("removed", f"{name}: cannot be read ({error})")
-            continue
         if number:
             findings.fails("removed", f"{name}: {number:,} of its rows are named by {REMOVED_FILE}")
     return findings.checks(ABOUT, {})
