@@ -248,9 +248,8 @@ def _joined(
         is_side_car = path.split("/")[-2] == "shards"
         columns = ["key", "caption", "image_url", *(["tar_offset", "tar_bytes"] if is_side_car else [])]
         for group in rows.row_groups(path, columns):
-            for key, caption, url, *place in map(
-                dict.values, group.filter(pc.is_in(group["key"], value_set=pa.array(keys))).to_pylist()
-            ):
+            some = group.filter(pc.is_in(group["key"], value_set=pa.array(keys)))
+            for key, caption, url, *place in map(dict.values, some.to_pylist()):
                 strings[key] = caption or "", url
                 if is_side_car:
                     places[key] = (f"{path.removesuffix('.parquet')}.tar", *place)

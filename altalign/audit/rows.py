@@ -93,24 +93,14 @@ def listed(run: RunFolder, file: AuditTable) -> list[dict[str, Any]] | None:
         return None if rows is None else rows.to_pylist()
 
 
-def spread(number: int, at_most: int) -> list[int]:
-    """All numbers below this one, or so many of them at even distances."""
-    some = min(number, at_most)
-    return [(2 * place + 1) * number // (2 * some) for place in range(some)]
-
-
 def dropped(run: RunFolder, condition: Condition) -> Iterator[Found]:
     """The dropped rows that match, in the order of stages."""
     for stage in STAGES:
-        yield from _rows(run, storage.join("dropped", stage), condition)
+        yield from samples(run, condition, storage.join("dropped", stage))
 
 
-def samples(run: RunFolder, condition: Condition) -> Iterator[Found]:
-    """The rows of side-cars that match."""
-    yield from _rows(run, "shards", condition)
-
-
-def _rows(run: RunFolder, folder: str, condition: Condition) -> Iterator[dict[str, object]]:
+def samples(run: RunFolder, condition: Condition, folder: str = "shards") -> Iterator[Found]:
+    """The rows of side-cars that match, or those of another folder of the run."""
     matches, columns = condition
     for name in storage.names(run.path(folder), ".parquet"):
         path = run.path(folder, name)

@@ -34,7 +34,6 @@ __all__ = ["NOT_ASKED", "Check", "check_absence", "run_checks"]
 
 SECONDS_PER_SAMPLE = 0.6e-3  # of one core, about: docs/concepts/speed.md
 KEYS_AT_MOST = 1 << 20  # kept keys that are searched for among the dropped rows
-FILES_PER_SHARD = 8  # if shards are sampled: files of dropped/STAGE that are read for each shard that is read
 
 _ANEW = "`altalign curate` with --rerun write makes it anew"
 _CHANGED = (
@@ -101,7 +100,7 @@ def run_checks(run: RunFolder, *, shards_at_most: int | None = None) -> list[Che
     """One check for each kind of thing that was looked at, in the order of `ABOUT`.
 
     Of `shards_at_most`, those of the newest generation are read first, then those with the smallest SHA-256; None: all
-    are. For a run that is damaged or not finished, some checks fail.
+    are, and what was dropped is read, too. For a run that is damaged or not finished, some checks fail.
     """
     findings, notes = Findings(), dict[str, str]()
     manifest = Manifest.read(run, findings)
@@ -129,17 +128,15 @@ def run_checks(run: RunFolder, *, shards_at_most: int | None = None) -> list[Che
     is_whole = len(names) == len(entries)
     if counts is not None and is_whole and all(each.rows is not None for each in shards):
         totals.check_against_shards(run, counts, shards, findings)
-    keys = np.concatenate([np.empty(0, "S32"), *(each.keys for each in shards)])
-    if run.config.audit.keep_dropped:
+    if is_whole and run.config.audit.keep_dropped:
+        keys = np.concatenate([np.empty(0, "S32"), *(each.keys for each in shards)])
         findings.saw("kept_or_dropped", 0)
-        files_at_most = None if is_whole else FILES_PER_SHARD * len(names)
-        totals.check_dropped(run, counts, keys, findings, files_at_most=files_at_most)
-    notes["kept_or_dropped"] = f"searched for {many(len(keys), 'kept key(s)')}"
-    if not is_whole:
+        totals.check_dropped(run, counts, keys, findings)
+        notes["kept_or_dropped"] = f"searched for {many(len(keys), 'kept key(s)')}"
+    elif not is_whole:
         sample = f"in {len(names):,} of {many(len(entries), 'shard(s)')}, those with the smallest SHA-256"
-        of_all = ("settings", "counts", "files", "manifest", "shard_sizes", "dropped_rows", "kept_or_dropped")
+        of_all = ("settings", "counts", "files", "manifest", "shard_sizes")
         notes |= {name: sample for name in ABOUT if name not in of_all}
-        notes["kept_or_dropped"] += f", {sample}, in {FILES_PER_SHARD * len(names):,} files of each stage"
     return findings.checks(ABOUT, notes)
 
 

@@ -87,13 +87,11 @@ def _sidecar(rules: Rules, checked: CheckedShard) -> pa.Table:
         rows.validate(full=True)
         nulls = [column for column in SAMPLE.names if column not in shards.NULLABLE and rows[column].null_count]
         if nulls:
-            raise UnreadableError(f"{name}: {rows[nulls[0]].null_count:,} rows have no {nulls[0]}")
-    except UnreadableError as error:
-        checked.findings.fails("side_cars", str(error))
+            raise pa.ArrowInvalid(f"{rows[nulls[0]].null_count:,} rows have no {nulls[0]}")
     except pa.ArrowException as error:
         checked.findings.fails("side_cars", f"{name}: not the columns and text of a side-car ({first_line(error)})")
-    except OSError as error:
-        checked.findings.fails("side_cars", f"{name}: {error.strerror}")
+    except (UnreadableError, OSError) as error:
+        checked.findings.fails("side_cars", f"{name}: {error.strerror}" if isinstance(error, OSError) else str(error))
     else:
         checked.rows, checked.by_source = len(rows), Counter(map(str, rows["source"].to_pylist()))
         return rows

@@ -24,7 +24,7 @@ from altalign.data.counts import Counts
 from altalign.data.lineage import is_merged
 from altalign.data.reasons import KEPT, DropReason, Stage
 from altalign.data.schema import COUNTS, RULES_VERSION, SCHEMA_VERSION
-from altalign.errors import AltalignError, UnreadableError
+from altalign.errors import AltalignError, CountsError, UnreadableError
 from altalign.machine import interrupts
 
 _NAME = re.compile(r"(g[0-9]{4,}-)?[0-9]{5,}\.tar")
@@ -163,8 +163,10 @@ def check_counts(run: RunFolder, manifest: Manifest, findings: Findings) -> Coun
         counts = Counts.from_json(row.values() for row in entries)
         findings.saw("counts", len(entries))
         stages = counts.stages_of_run()
-        if message := _unreconciled(counts, manifest):
-            findings.fails("counts", f"counts.parquet: {message}")
+        try:
+            counts.reconcile(stages, pairs=manifest.facts.get("pairs"))
+        except CountsError as error:
+            findings.fails("counts", f"counts.parquet: {str(error).partition('; ')[0]}")
     except (AltalignError, ValueError, OSError) as error:
         findings.fails("counts", f"counts.parquet: {_reason(error)}")
         return None
@@ -182,15 +184,6 @@ def check_counts(run: RunFolder, manifest: Manifest, findings: Findings) -> Coun
         if (noted := summary.get(name, {} if name == "near_duplicates" else None)) != value:
             findings.fails("counts", f"summary.json: {name} = {noted!r}, counts, manifest and audit say {value!r}")
     return counts
-
-
-def _unreconciled(counts: Counts, manifest: Manifest) -> str:
-    """How the counts do not add up; empty if they do."""
-    try:
-        counts.reconcile(counts.stages_of_run(), pairs=manifest.facts.get("pairs"))
-    except AltalignError as error:
-        return str(error).partition("; ")[0]
-    return ""
 
 
 def check_against_shards(run: RunFolder, counts: Counts, shards: list[CheckedShard], findings: Findings) -> None:
@@ -229,30 +222,18 @@ def _images(run: RunFolder, shards: list[CheckedShard], findings: Findings) -> i
 # Dropped rows ---------------------------------------------------------------------------------------------------------
 
 
-def check_dropped(
-    run: RunFolder,
-    counts: Counts | None,
-    kept: npt.NDArray[np.bytes_],
-    findings: Findings,
-    *,
-    files_at_most: int | None,
-) -> None:
+def check_dropped(run: RunFolder, counts: Counts | None, kept: npt.NDArray[np.bytes_], findings: Findings) -> None:
     """Reads dropped/ once: checks that its rows add up to the counts, and that no kept key (S32[n]) is among them.
 
     A kept key may be dropped for one reason only, `pair_repeated`: those rows are the same pair once more. Of runs that
-    were merged, one may have dropped what another has kept. Of each stage at most so many files are read (None: all);
-    counts are compared where all were, and could be read.
+    were merged, one may have dropped what another has kept.
     """
-    keys, is_whole = pa.array(kept.tolist(), pa.binary()), True
-    seen, _ = rows.removed_pairs(run)
-    merged = is_merged(run.folder)
+    keys, (seen, _), merged = pa.array(kept.tolist(), pa.binary()), rows.removed_pairs(run), is_merged(run.folder)
     for stage in Stage:
-        names = storage.names(run.path("dropped", stage.value), ".parquet")
-        is_whole &= files_at_most is None or len(names) <= files_at_most
-        for place in rows.spread(len(names), len(names) if files_at_most is None else files_at_most):
+        for name in storage.names(run.path("dropped", stage.value), ".parquet"):
             interrupts.check()
-            path = f"dropped/{stage.value}/{names[place]}"
-            of_ancestor = merged and (stage is not Stage.SELECT or bool(_OF_ANOTHER_RUN.match(names[place])))
+            path = f"dropped/{stage.value}/{name}"
+            of_ancestor = merged and (stage is not Stage.SELECT or bool(_OF_ANOTHER_RUN.match(name)))
             try:
                 for group in rows.row_groups(run.path(*path.split("/")), ("key", "stage", "source", "reason")):
                     group.validate(full=True)
@@ -272,7 +253,7 @@ def check_dropped(
                 findings.fails("dropped_rows", str(error).replace(run.path(path), path))
             except (pa.ArrowException, OSError) as error:
                 findings.fails("dropped_rows", f"{path}: {error}")
-    if counts is None or not is_whole:
+    if counts is None:
         return
     counted = {(stage, source, reason): number for stage, source, reason, number in counts.to_json() if reason != KEPT}
     for stage, source, reason in sorted(counted.keys() | seen.keys()):

@@ -127,6 +127,8 @@ def _warnings(config: CurateConfig) -> Iterator[str]:
             "Test images were not removed, because no test set was named. "
             "A model trained on this data may have seen the images of any test set."
         )
+    elif (name := config.decontaminate.embedder) in ("dct", "phash"):
+        yield f"The embedder {name} does not find crops or rotated copies, so such copies of test images may remain."
     honoured = {"Opt-out headers": config.fetch.honour_opt_out, "robots.txt": config.fetch.honour_robots}
     off = [name for name, is_on in honoured.items() if not is_on]
     if config.fetch.source == "web" and off:

@@ -60,16 +60,19 @@ def steps(run: RunFolder, counts: Rows) -> list[Step]:
         rows_after.setdefault(stage, Counter())[source] += number if reason == KEPT else 0
     names = sorted(in_pool, key=lambda name: (-in_pool[name], name))[:SOURCES_AT_MOST]
     parts = [("pool", "image elements, rows and broken records found", in_pool)]
-    parts += [(stage.value, _ABOUT[stage], rows_after.get(stage, Counter())) for stage in stages_of(rows_after)]
+    about = dict(_ABOUT)
+    if not run.config.decontaminate.test_sets and run.config.dedup.within_pool == "off":
+        about[Stage.DECONTAMINATE] = "off: no search for near-duplicates"
+    parts += [(stage.value, about[stage], rows_after.get(stage, Counter())) for stage in stages_of(rows_after)]
     parts.append(("shards", "samples written", parts[-1][2]))
     steps = []
-    for name, about, rows in parts:
+    for name, words, rows in parts:
         by_source = {source: rows[source] for source in names}
         if len(in_pool) > len(names):  # at every step, whether any is left of them
             by_source[OTHERS] = rows.total() - sum(by_source.values())
         amounts_of = {source: Amount(n, *amounts.get((name, source), (None, None))) for source, n in by_source.items()}
         number = summary["pairs"] if name == "shards" else rows.total()
-        steps.append(Step(number, *amounts.get((name, None), (None, None)), name, about, amounts_of))
+        steps.append(Step(number, *amounts.get((name, None), (None, None)), name, words, amounts_of))
     return steps
 
 

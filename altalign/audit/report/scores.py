@@ -8,7 +8,6 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from altalign.audit import rows as run_rows
 from altalign.audit.report.distributions import Bin, Distribution, Names
 from altalign.audit.run_folder import RunFolder
 from altalign.data import scores
@@ -52,10 +51,14 @@ class Scores:
 
 def of_run(run: RunFolder) -> Scores | None:
     """The scores of a run; None where it has none. Raises UnreadableError: a file of them is damaged."""
+    measured = list(scores.all_of(run.folder))
+    if not measured:
+        return None
     manifest, columns, drawn = run.json("manifest.json"), list[Column](), list[Distribution]()
     digests = {str(each["name"]).removesuffix(".tar"): str(each["parquet_sha256"]) for each in manifest["shards"]}
-    names = [list(digests)[place] for place in run_rows.spread(len(digests), FILES_AT_MOST)]
-    for score in scores.all_of(run.folder):
+    every, some = list(digests), min(len(digests), FILES_AT_MOST)
+    names = [every[(2 * place + 1) * len(every) // (2 * some)] for place in range(some)]  # at even distances
+    for score in measured:
         schema = pa.schema([(column, TYPES[kind]) for column, kind in score.columns.items()])
         parts = [score.values(name, schema.names) for name in names if score.has(name, digests[name])]
         table = pa.concat_tables([schema.empty_table(), *parts])
@@ -75,7 +78,7 @@ def of_run(run: RunFolder) -> Scores | None:
             drawn += [Distribution(f"score-{field.name}", field.name, _NAMES, bins)] if bins else []
     condition = (manifest.get("lineage") or {}).get("settings", {}).get("where")
     condition = condition if isinstance(condition, str) else ""
-    return Scores(condition, columns, drawn, (len(names), len(digests))) if columns else None
+    return Scores(condition, columns, drawn, (len(names), len(digests)))
 
 
 def _of_numbers(values: npt.NDArray[np.float64]) -> tuple[Bin, ...]:
