@@ -71,9 +71,9 @@ class Findings:
         """Counts things that a check looked at."""
         self.checked[name] += number
 
-    def fails(self, name: str, message: str, number: int = 1) -> None:
-        """Counts things that fail; the message describes the first: where it is, and the value."""
-        self.failing[name] += number
+    def fails(self, name: str, message: str) -> None:
+        """Counts a thing that fails; the message says where it is, and the value."""
+        self.failing[name] += 1
         self.examples[name] = [*self.examples[name], message][:EXAMPLES]
 
     def cannot_ask(self, name: str, why: str) -> None:
