@@ -3,10 +3,10 @@
 import html
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from functools import cache, partial
+from functools import partial
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from altalign import storage
 from altalign.data import listing
@@ -18,9 +18,6 @@ from altalign.rules.reason_words import of_own, of_select
 from altalign.rules.rule import value_of
 from altalign.settings.curate import CurateConfig
 from altalign.terminal import shown
-
-if TYPE_CHECKING:
-    from jinja2 import Template
 
 # What a column of a side-car is, in the card's words.
 COLUMNS = {
@@ -122,6 +119,8 @@ def write(folder: str, facts: CardFacts) -> dict[str, str]:
 
 def readme(facts: CardFacts) -> str:
     """The card for people, with the header for the Hub."""
+    from altalign.pages import markdown  # Jinja, which commands that write no card need not wait for
+
     config, counts = facts.config, facts.counts
     stages = counts.stages_of_run()
     kinds = dict[str, list[str]]()  # of each source, in words
@@ -131,7 +130,8 @@ def readme(facts: CardFacts) -> str:
     in_hand = config.fetch.source == "archive" or any(each.has_images for each in config.input)
     honoured = {"opt-out headers": config.fetch.honour_opt_out, "robots.txt": config.fetch.honour_robots}
     last = {source: n for stage, source, reason, n in counts.to_json() if (stage, reason) == (stages[-1].value, KEPT)}
-    return _template().render(
+    filters = {"text": _as_text, "quoted": partial(json.dumps, ensure_ascii=False), "number": "{:,}".format}
+    return markdown.template(_TEMPLATES / "README.md.jinja", filters | {"model": model_of}).render(
         facts=facts,
         config=config,
         card=config.card,
@@ -154,18 +154,10 @@ def readme(facts: CardFacts) -> str:
     )
 
 
-@cache
-def _template() -> "Template":
-    from altalign.pages import markdown  # Jinja, which commands that write no card need not wait for
-
-    def as_text(text: str) -> str:
-        """Text of settings as Markdown has it: nothing in it is markup."""
-        escaped = html.escape(shown(text), quote=False)
-        return "".join(f"\\{character}" if character in "\\`*_[]|~#" else character for character in escaped)
-
-    quoted = partial(json.dumps, ensure_ascii=False)
-    filters = {"text": as_text, "quoted": quoted, "number": "{:,}".format, "model": model_of}
-    return markdown.template(_TEMPLATES / "README.md.jinja", filters)
+def _as_text(text: str) -> str:
+    """Text of settings as Markdown has it: nothing in it is markup."""
+    escaped = html.escape(shown(text), quote=False)
+    return "".join(f"\\{character}" if character in "\\`*_[]|~#" else character for character in escaped)
 
 
 def _rules(facts: CardFacts) -> Iterator[dict[str, Any]]:
@@ -179,22 +171,21 @@ def _rules(facts: CardFacts) -> Iterator[dict[str, Any]]:
             if not pairs and not (is_on and (config.fetch.source == "web" or not reason.startswith("http_"))):
                 continue
             row = {"stage": stage.value, "meaning": words.in_card, "reason": reason, "pairs": pairs}
-            here, of_paper = "", "ours"
+            row |= {"here": "", "paper": "ours"}
             if words.threshold:
                 value = value_of(config, words.threshold)
                 if reason == DropReason.NEAR_DUPLICATE_OF_TEST_IMAGE:  # a calibration may have brought another
                     value = facts.summary.get("near_duplicates", {}).get("similarity_above", value)
-                here = _number(value)
-                if paper is not None:
-                    of_paper = "no number" if paper.number is None else _number(paper.number)
-            yield {**row, "here": here, "paper": of_paper}
+                row["here"] = _number(value)
+                row["paper"] = _number(paper.number) if paper else "ours"
+            yield row
         for reason, meaning in (of_own(stage, config) | of_select(dropped)).items():
             row = {"stage": stage.value, "meaning": facts.conditions.get(reason, meaning), "reason": reason}
             yield {**row, "pairs": dropped.get(reason, 0), "here": "", "paper": "ours"}
 
 
-def _number(value: float) -> str:
-    return f"{value:,}" if isinstance(value, int) else f"{value:g}"
+def _number(value: float | None) -> str:
+    return "no number" if value is None else f"{value:,}" if isinstance(value, int) else f"{value:g}"
 
 
 # For programs: croissant.json, as Croissant 1.0 has it ----------------------------------------------------------------
@@ -208,11 +199,11 @@ def croissant(facts: CardFacts) -> dict[str, object]:
         "curated by the method of ALIGN. Rows are in the side-cars; images, captions and rows are in the tars "
         "(WebDataset). README.md says how it was made."
     )
-    files = {"side-cars": ("application/x-parquet", "shards"), "tars": ("application/x-tar", "shards")}
+    files = {"side-cars": "shards/*.parquet", "tars": "shards/*.tar"}
     columns = {field.name: (str(field.type), COLUMNS[field.name]) for field in SAMPLE}
     records = [_records("pairs", "side-cars", columns)]
     for score in facts.scores:
-        files[f"scores-{score.name}"] = ("application/x-parquet", f"scores/{score.name}")
+        files[f"scores-{score.name}"] = f"scores/{score.name}/*.parquet"
         model = model_of(score)
         basis = f"of kind {score.facts['kind']}{f', by {model}' if model else ''}, digest {score.facts['digest']}"
         of_score = {column: (kind, f"Score {basis}") for column, kind in score.columns.items()}
@@ -221,9 +212,9 @@ def croissant(facts: CardFacts) -> dict[str, object]:
         words = f"Score {score.name}, {basis}"
         records.append(_records(f"of-{score.name}", f"scores-{score.name}", columns, description=words))
     sets = []
-    for name, (encoding, folder) in files.items():
-        pattern = f"{folder}/*.{'tar' if name == 'tars' else 'parquet'}"
+    for name, pattern in files.items():
         named = {"@type": "cr:FileSet", "@id": name, "name": name}
+        encoding = "application/x-tar" if name == "tars" else "application/x-parquet"
         sets.append({**named, "encodingFormat": encoding, "includes": pattern})
     return {
         "@context": json.loads((_TEMPLATES / "croissant_context.json").read_bytes()),

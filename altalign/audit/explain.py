@@ -6,7 +6,6 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from itertools import chain
 from pathlib import PurePosixPath
 from typing import Any, cast
 
@@ -16,9 +15,8 @@ import pyarrow.compute as pc
 
 from altalign import storage
 from altalign.audit import rows
-from altalign.audit.rows import Condition, FoundDropped, FoundSample
+from altalign.audit.rows import Condition, Found
 from altalign.audit.run_folder import RunFolder
-from altalign.data import generations
 from altalign.data.key import image_id
 from altalign.data.reasons import OF_SELECT, OWN, DropReason, Stage, stages_of
 from altalign.data.schema import Try
@@ -31,6 +29,17 @@ from altalign.terminal import many, shown
 MOST = 20
 _PARTITIONS_AT_MOST = 1 << 16  # of survivors: a power of two, unknown once work/ is deleted
 _WIDTH = max(len(stage.value) for stage in Stage)
+# Columns of a pair, each with its label.
+_PAIR = {
+    "caption": "caption",
+    "image_url": "image",
+    "page_url": "page",
+    "source": "source",
+    "source_key": "name",
+    "extra": "extra",
+    "key": "key",
+    "image_id": "image_id",
+}
 
 
 def conditions(
@@ -40,8 +49,13 @@ def conditions(
 
     Raises UsageError: more or less than one argument is given, or the key is not 32 hex digits.
     """
-    if sum(given is not None for given in (url, text, key, source_key)) != 1:
+    given = [each for each in (url, text, key, source_key) if each is not None]
+    if len(given) != 1:
         raise UsageError("a pair is looked up by its url, its text, its key or its source_key; give one of the four")
+    try:
+        given[0].encode()
+    except UnicodeEncodeError:
+        raise UsageError(f"{given[0]}: not UTF-8; captions and URLs of a run are") from None
     if key is not None:
         digits = key.strip().lower()
         if len(digits) != 32 or set(digits) - set("0123456789abcdef"):
@@ -49,38 +63,27 @@ def conditions(
         matches = (pc.field("key") == digits) | (pc.field("image_id") == digits)
         return [(Condition(matches, ("key", "image_id")), f"key or image_id {digits}")]
     if url is not None:
-        normal, _ = one_url.parsed(_utf8(url, "--url"))
+        normal, _ = one_url.parsed(url)
         columns = ("image_url", "page_url")
         return [(Condition(pc.field(name).isin([normal, url]), (name,)), f"{name} {normal!r}") for name in columns]
     if source_key is not None:
-        named = pc.field("source_key") == _utf8(source_key, "--source-key")
-        for colon in (place for place, character in enumerate(source_key) if character == ":"):
-            of_input = pc.field("source") == source_key[:colon]
-            named |= of_input & (pc.field("source_key") == source_key[colon + 1 :])
+        # the whole name, after its input or not, or the end of a path or FILE#ROW
+        name = cast(Any, pc).binary_join_element_wise(pc.field("source"), pc.field("source_key"), ":")
+        named = pc.match_substring_regex(name, f"(^|[:/#]){re.escape(source_key)}$")
         # A broken record has no name, but its file; that of a caption differs from its image's by the ending alone.
         file = source_key.rpartition("#")[0] or source_key
         ending = rf"(^|/)({re.escape(file)}|{re.escape(str(PurePosixPath(file).with_suffix('')))}\.\w+)$"
         of_file = pc.match_substring_regex(pc.field("file"), ending)
-        end = pc.match_substring_regex(pc.field("source_key"), rf"[/#]{re.escape(source_key)}$")
         return [
             (Condition(named, ("source", "source_key")), f"source_key {source_key!r}"),
-            (Condition(end, ("source_key",)), f"a source_key that ends with {source_key!r}"),
             (Condition(of_file, ("file",)), f"file {file!r}"),
         ]
-    caption = one_caption.clean(_utf8(text or "", "--text"))
+    caption = one_caption.clean(text or "")
     part = pc.match_substring(pc.field("caption"), caption, ignore_case=True)
     return [
         (Condition(pc.field("caption") == caption, ("caption",)), f"caption {caption!r}"),
         (Condition(part, ("caption",)), f"{caption!r} in the caption"),
     ]
-
-
-def _utf8(text: str, option: str) -> str:
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        raise UsageError(f"{option} {text}: not UTF-8; captions and URLs of a run are") from None
-    return text
 
 
 @dataclass(frozen=True, repr=False)
@@ -98,7 +101,7 @@ class Explanation:
     what: str
     kept: int
     dropped: int
-    rows: list[FoundSample | FoundDropped]
+    rows: list[Found]
     lines: list[list[str]]
 
     def __repr__(self) -> str:
@@ -123,101 +126,63 @@ def explain(
     """
     tried = conditions(url=url, text=text, key=key, source_key=source_key)
     for condition, what in tried:
-        first, lines, kept, dropped = list[FoundSample | FoundDropped](), list[list[str]](), 0, 0
+        first, lines, numbers = list[Found](), list[list[str]](), [0, 0]
         # side-cars have no broken records
-        for sample in () if "file" in condition.columns else rows.samples(run, condition):
-            kept += 1
-            if len(first) < MOST:
-                first.append(sample)
-                lines.append([*_kept(run, sample), *_tries(run, sample)])
-        for row in rows.dropped(run, condition):
-            dropped += 1
-            if len(first) < MOST:
-                first.append(row)
-                lines.append([*_dropped(run, row), *_tries(run, row)])
+        kept = () if "file" in condition.columns else rows.samples(run, condition)
+        for number, some in enumerate((kept, rows.dropped(run, condition))):
+            for row in some:
+                numbers[number] += 1
+                if len(first) < MOST:
+                    first.append(row)
+                    lines.append([*_pair(run, row), *_tries(run, row)])
         if first:
-            return Explanation(what, kept, dropped, first, lines)
-    what = tried[0][1]
-    if lines := _removed(run, key=key, url=url, source_key=source_key):
-        return Explanation(what, 0, 0, [], lines)
-    raise NotFoundError(f"{run.folder}: nothing found with {what}{_hint(run, source_key=source_key)}")
-
-
-def _removed(run: RunFolder, *, key: str | None, url: str | None, source_key: str | None) -> list[list[str]]:
-    """What happened to a pair or an image that was removed, line by line."""
+            return Explanation(what, *numbers, first, lines)
     if source_key is not None:  # as it was given, or with its input, as `remove` notes it
         sources = sorted({each.source for each in run.config.input})
         names = [image_id(each) for each in (source_key, *(f"{source}:{source_key}" for source in sources))]
     else:
         names = [image_id(one_url.parsed(url)[0]) if url is not None else (key or "").strip().lower()]
-    paragraphs = []
-    for row in rows.removed(run, pc.field("hash").isin(names)):
-        lines = [f"{row['kind']:<9} {row['hash']}", f"removed   {row['time']}"]
-        lines += [f"{name:<9} {row[name]}" for name in ("by", "because") if row[name]]
-        if row["shard"]:
-            lines.append(f"was in    shards/{row['shard']}.tar, row {row['row']}")
-        elif row["stage"]:
-            lines.append(f"was       dropped by {row['stage']}: {row['reason']}")
-        paragraphs.append(lines)
-    return paragraphs
+    if removed := rows.removed(run, pc.field("hash").isin(names)):
+        return Explanation(tried[0][1], 0, 0, [], [_removed(row) for row in removed])
+    raise NotFoundError(f"{run.folder}: nothing found with {tried[0][1]}")
 
 
-def _hint(run: RunFolder, *, source_key: str | None) -> str:
-    parts = []
-    if gone := len(rows.removed(run, pc.field("kind") == "pair")):
-        were = "s were" if gone > 1 else " was"
-        parts.append(f"{gone:,} pair{were} removed on request; --key or the request's entry finds it")
-    if not run.is_finished:
-        parts.append("the run is not finished")
-    if not run.config.audit.keep_dropped:
-        parts.append("[audit] keep_dropped = false: dropped rows were not kept")
-    parts.append("extract keeps only a sample of what it drops (no alt-text, no valid URL)")
-    if source_key is not None:
-        has_name = Condition(cast(Any, pc.field("source_key").is_valid()), ("source_key",))
-        named = next(chain(rows.samples(run, has_name), rows.dropped(run, has_name)), None)
-        parts.append(
-            f"names of this run are like {named['source_key']!r}"
-            if named
-            else "no pair of this run has a name, as those of pages have none; give --url or --text"
-        )
-    return "; " + "; ".join(parts)
-
-
-def _pair(row: Mapping[str, object]) -> list[str]:
-    columns = ("caption", "image_url", "page_url", "source", "source_key", "extra", "key", "image_id")
-    labels = ("caption", "image", "page", "source", "name", "extra", "key", "image_id")
-    values = zip(labels, map(row.get, columns), strict=True)  # runs of an earlier schema lack some
-    return [f"{label:<9} {value}" for label, value in values if value is not None]
+def _removed(row: Mapping[str, Any]) -> list[str]:
+    """What happened to a pair or an image that was removed, line by line."""
+    lines = [f"{row['kind']:<9} {row['hash']}", f"removed   {row['time']}"]
+    lines += [f"{name:<9} {row[name]}" for name in ("by", "because") if row[name]]
+    if row["shard"]:
+        lines.append(f"was in    shards/{row['shard']}.tar, row {row['row']}")
+    elif row["stage"]:
+        lines.append(f"was       dropped by {row['stage']}: {row['reason']}")
+    return lines
 
 
 def _line(name: str, what: str) -> str:
     return f"  {name:<{_WIDTH}} {what}"
 
 
-def _kept(run: RunFolder, row: FoundSample) -> list[str]:
-    shard = row["in"].removesuffix(".parquet") + ".tar"
-    generation = generations.number_of(storage.name(shard))
-    shard += f" (generation {generation})" if generation > 1 else ""
+def _pair(run: RunFolder, row: Found) -> list[str]:
+    """The pair, and what each stage did with it, line by line."""
+    # runs of an earlier schema lack some columns
+    lines = [f"{label:<9} {row[name]}" for name, label in _PAIR.items() if row.get(name) is not None]
+    if "stage" in row:
+        names = [stage.value for stage in Stage]
+        lines += [_line(name, "kept") for name in names[: names.index(row["stage"])]]
+        lines.append(_line(row["stage"], f"dropped: {row['reason']}"))
+        lines += [_line("", f"- {reason}: {_why(run, reason, row)}") for reason in row["failed"] or [row["reason"]]]
+        return [*lines, _line("row in", row["in"])]
+    lines += [_line(stage.value, "kept") for stage in stages_of(run.facts["stages"])]
     measured = f"{many(row['words'], 'word')}, {_size(row)} {row['format']}, {row['bytes']:,} bytes"
-    stages = stages_of(run.facts["stages"])
-    return [*_pair(row), *(_line(stage.value, "kept") for stage in stages), _line("written", f"{shard}, {measured}")]
+    return [*lines, _line("written", f"{row['in'].removesuffix('.parquet')}.tar, {measured}")]
 
 
-def _dropped(run: RunFolder, row: FoundDropped) -> list[str]:
-    names = [stage.value for stage in Stage]
-    lines = [_line(name, "kept") for name in names[: names.index(row["stage"])]]
-    lines.append(_line(row["stage"], f"dropped: {row['reason']}"))
-    lines += [_line("", f"- {reason}: {_why(run, reason, row)}") for reason in row["failed"] or [row["reason"]]]
-    return [*_pair(row), *lines, _line("row in", row["in"])]
-
-
-def _tries(run: RunFolder, row: FoundSample | FoundDropped) -> list[str]:
+def _tries(run: RunFolder, row: Found) -> list[str]:
     """The last `MOST` tries of fetching the image, if it came from the web."""
     if run.config.fetch.source != "web" or row.get("stage") in (Stage.EXTRACT, Stage.JUDGE):
         return []
     # names of logs begin with the number of a partition, a range of image_ids; those that may hold the image are read
-    name, entries = row["image_id"], list[Try]()
-    assert name is not None  # it was fetched
+    name, entries = str(row["image_id"]), list[Try]()
     counts = [1 << bits for bits in range(_PARTITIONS_AT_MOST.bit_length())]
     numbers = {int(name[:4], 16) * count >> 16 for count in counts}
     for log in storage.names(run.path("log", "fetch"), ".jsonl"):
@@ -226,20 +191,19 @@ def _tries(run: RunFolder, row: FoundSample | FoundDropped) -> list[str]:
                 for line in (line for line in file if name.encode() in line):
                     with suppress(ValueError):  # a line cut by a kill
                         entries.append(json.loads(line))
-    tries = sorted((each for each in entries if each.get("image_id") == name), key=lambda each: each["started"])
     lines = []
+    tries = sorted((each for each in entries if each.get("image_id") == name), key=lambda each: each["started"])
     for each in tries[-MOST:]:
         when = datetime.fromtimestamp(each["started"], UTC).strftime("%Y-%m-%d %H:%M:%S")
         status = f" {each['status']}" if each["status"] else ""
         end = f"{each['reason']}{status}: {each['detail']}" if each["reason"] else f"fetched, {each['bytes']:,} bytes"
         end += f", at {each['address']}" if each["address"] else ""
         end += f", redirected to {each['url']}" if each["url"] != row["image_url"] else ""
-        more = f" (the last {MOST} of {len(tries)})" if len(tries) > MOST and not lines else ""
-        lines.append(_line("tried", f"{when} UTC, {each['seconds']:.2f} s: {end}{more}"))
+        lines.append(_line("tried", f"{when} UTC, {each['seconds']:.2f} s: {end}"))
     return lines
 
 
-def _why(run: RunFolder, reason: str, row: FoundDropped) -> str:
+def _why(run: RunFolder, reason: str, row: Found) -> str:
     """The measured value and the setting that it was compared with."""
     if reason.startswith(OWN):
         return reason_words.of_own(Stage(row["stage"]), run.config)[reason]
@@ -291,10 +255,9 @@ def _no_url(url: str | None) -> str:
     if not url:
         return "it has no URL"
     try:
-        scheme = ada_url.URL(url).protocol
+        return f"its scheme is {ada_url.URL(url).protocol.removesuffix(':')}, not http or https"
     except ValueError:
         return "it is not a valid URL (WHATWG)"
-    return f"its scheme is {scheme.removesuffix(':')}, not http or https"
 
 
 def _rare_ngrams(run: RunFolder, caption: str) -> str:
@@ -303,6 +266,5 @@ def _rare_ngrams(run: RunFolder, caption: str) -> str:
     hashes = np.array(one_caption.ngram_hashes(caption), np.uint64)
     is_known = np.searchsorted(table, hashes) < np.searchsorted(table, hashes, "right")
     grams = zip(one_caption.ngrams_of(caption), is_known, strict=True)
-    rare = list(dict.fromkeys(gram for gram, known in grams if not known))
-    more = f" and {len(rare) - 10} more" if len(rare) > 10 else ""
-    return "rare: " + ", ".join(f'"{gram}"' for gram in rare[:10]) + more
+    rare = list(dict.fromkeys(f'"{gram}"' for gram, known in grams if not known))
+    return f"rare: {', '.join(rare[:10])}{f' and {len(rare) - 10} more' if len(rare) > 10 else ''}"

@@ -9,7 +9,7 @@ from rich.table import Column, Table
 from altalign import terminal
 from altalign.audit import rows
 from altalign.audit.report import FOLDER, funnel, galleries
-from altalign.audit.report.galleries import Card, Galleries
+from altalign.audit.report.galleries import Card
 from altalign.audit.run_folder import RunFolder
 from altalign.data.reasons import KEPT
 from altalign.pages import frame, page_text
@@ -62,14 +62,12 @@ def gallery(run: RunFolder, reason: str) -> Gallery:
 
 
 def _gallery(run: RunFolder, name: str, counts: Mapping[tuple[str, str], int], at_most: int | None = None) -> Gallery:
-    of_reason = [each for each in galleries.samples(run, counts, {}) or [] if each.reason == name]
-    cards = [card for each in of_reason for card in each.cards[:at_most]]
-    Galleries([galleries.Gallery("", name, 0, None, cards)], None).fit(BYTES_AT_MOST)
-    about = "" if name == KEPT else reason_words.sentence(run.config, name)
-    number = sum(each.rows for each in of_reason)
+    every = galleries.samples(run, counts, {}, galleries.within(BYTES_AT_MOST), reason=name) or []
+    cards = [card for each in every for card in each.cards[:at_most]]
+    number = sum(each.rows for each in every)
     if not number and name != KEPT:
         number = sum(dropped for (_, reason), dropped in counts.items() if reason == name)
-    return Gallery(name, about, number, cards)
+    return Gallery(name, "" if name == KEPT else reason_words.sentence(run.config, name), number, cards)
 
 
 def text(run: RunFolder) -> str:

@@ -1,6 +1,5 @@
 """Rows of a run's Parquet files: row groups, rows that match, what was removed; joins of many rows by DuckDB."""
 
-import difflib
 import tempfile
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -28,8 +27,7 @@ STAGES = tuple(stage.value for stage in Stage)  # folders of dropped/, in the or
 _MEMORY_LIMIT = "200MB"  # of DuckDB; what does not fit goes to temporary files
 _THREADS_AT_MOST = 4  # each holds a part of that memory, which 64 use up between them
 
-FoundDropped = dict[str, Any]  # and `in`: the file of a row, by its path in the run
-FoundSample = dict[str, Any]
+Found = dict[str, Any]  # a row of a side-car or a dropped row, and `in`: its file, by its path in the run
 
 
 class Condition(NamedTuple):
@@ -90,29 +88,19 @@ def of_audit(run: RunFolder, file: AuditTable) -> pa.Table | None:
 
 def listed(run: RunFolder, file: AuditTable) -> list[dict[str, Any]] | None:
     """The rows of a table of the audit, each as a dict; None if the run has no such file."""
-    path = run.path(file.path)
-    with _naming(path):
-        return table(path, file.schema).to_pylist() if storage.exists(path) else None
+    with _naming(run.path(file.path)):  # a string may be no UTF-8
+        rows = of_audit(run, file)
+        return None if rows is None else rows.to_pylist()
 
 
-def spread(number: int, at_most: int) -> list[int]:
-    """All numbers below this one, or so many of them at even distances."""
-    some = min(number, at_most)
-    return [(2 * place + 1) * number // (2 * some) for place in range(some)]
-
-
-def dropped(run: RunFolder, condition: Condition) -> Iterator[FoundDropped]:
+def dropped(run: RunFolder, condition: Condition) -> Iterator[Found]:
     """The dropped rows that match, in the order of stages."""
     for stage in STAGES:
-        yield from _rows(run, storage.join("dropped", stage), condition)
+        yield from samples(run, condition, storage.join("dropped", stage))
 
 
-def samples(run: RunFolder, condition: Condition) -> Iterator[FoundSample]:
-    """The rows of side-cars that match."""
-    yield from _rows(run, "shards", condition)
-
-
-def _rows(run: RunFolder, folder: str, condition: Condition) -> Iterator[dict[str, object]]:
+def samples(run: RunFolder, condition: Condition, folder: str = "shards") -> Iterator[Found]:
+    """The rows of side-cars that match, or those of another folder of the run."""
     matches, columns = condition
     for name in storage.names(run.path(folder), ".parquet"):
         path = run.path(folder, name)
@@ -124,12 +112,9 @@ def _rows(run: RunFolder, folder: str, condition: Condition) -> Iterator[dict[st
 
 
 def check_reason(name: str, *others: str) -> str:
-    """The name of a reason. Raises UsageError: there is none; the error proposes the one that was probably meant."""
-    known = [*others, *WORDS]
-    if name not in known:
-        near = difflib.get_close_matches(str(name), known, n=1)
-        hint = f"did you mean {near[0]}?" if near else f"there are: {', '.join(known)}"
-        raise UsageError(f"{name}: no such reason ({hint})")
+    """The name of a reason. Raises UsageError: there is none."""
+    if name not in (*others, *WORDS):
+        raise UsageError(f"{name}: no such reason; give one that the counts of the run have")
     return str(name)
 
 
@@ -149,12 +134,10 @@ def by_reason(counts: Mapping[tuple[str, str, str], int]) -> Counter[tuple[str, 
     return sums
 
 
-def removed(run: RunFolder, matches: pc.Expression | None = None) -> list[dict[str, Any]]:
-    """The rows of removed.parquet, which names by hashes what was taken out on request, that match, or all."""
+def removed(run: RunFolder, matches: pc.Expression) -> list[dict[str, Any]]:
+    """The rows of removed.parquet that match, which names by hashes what was taken out on request."""
     rows = of_audit(run, AuditTable(REMOVED_FILE, REMOVED))
-    if rows is None:
-        return []
-    return (rows if matches is None else rows.filter(matches)).to_pylist()
+    return [] if rows is None else rows.filter(matches).to_pylist()
 
 
 def removed_pairs(run: RunFolder) -> tuple[Counter[tuple[str, str, str]], Counter[str]]:

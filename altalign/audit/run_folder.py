@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from altalign import storage
 from altalign.data.stages import RunRecord, damaged
-from altalign.errors import UsageError
+from altalign.errors import UsageError, first_line
 from altalign.storage import atomic_change
 
 if TYPE_CHECKING:
@@ -63,8 +63,7 @@ class RunFolder:
         try:
             return CurateConfig.from_values(self.settings, where=path)
         except UsageError as error:
-            why = str(error).split("\n")[0].removeprefix(path).lstrip(": ")
-            raise damaged(self.folder, path, why) from None
+            raise damaged(self.folder, path, first_line(error).removeprefix(path).lstrip(": ")) from None
 
     @cached_property
     def conditions(self) -> dict[str, str]:

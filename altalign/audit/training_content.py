@@ -46,8 +46,11 @@ def write(run: RunFolder, folder: str) -> list[str]:
 
 def gathered(run: RunFolder) -> dict[str, Any]:
     """All that the run knows, by the sections of the form."""
-    counts = Counts(rows.counts(run))
-    hosts = _hosts(run)
+    counts, hosts = Counts(rows.counts(run)), _hosts(run)
+
+    def dropped(stage: Stage, reasons: tuple[str, ...]) -> dict[str, int]:
+        return {reason: number for reason, number in counts.dropped(stage).items() if reason in reasons}
+
     template = markdown.template(_TEMPLATES / f"{NAMES[1]}.jinja", {})
     text = template.render(
         config=run.config,
@@ -57,15 +60,10 @@ def gathered(run: RunFolder) -> dict[str, Any]:
         hosts=hosts,
         top_hosts=-(-len(hosts) // TOP_SHARE),
         top_share_percent=100 // TOP_SHARE,
-        left_out_for_opt_outs=_dropped(counts, Stage.FETCH, _OPT_OUT),
-        left_out_as_illegal=_dropped(counts, Stage.IMAGE, _ILLEGAL) | _dropped(counts, Stage.SELECT, _ILLEGAL),
+        left_out_for_opt_outs=dropped(Stage.FETCH, _OPT_OUT),
+        left_out_as_illegal=dropped(Stage.IMAGE, _ILLEGAL) | dropped(Stage.SELECT, _ILLEGAL),
     )
     return json.loads(text)
-
-
-def _dropped(counts: Counts, stage: Stage, reasons: tuple[str, ...]) -> dict[str, int]:
-    dropped = counts.dropped(stage)
-    return {str(reason): dropped[reason] for reason in reasons if reason in dropped}
 
 
 def _hosts(run: RunFolder) -> list[tuple[str, int]]:

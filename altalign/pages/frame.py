@@ -8,11 +8,10 @@ from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 
-from jinja2 import Environment
+from jinja2 import Environment, FileSystemLoader
 from markupsafe import Markup, escape
 
-from altalign.pages import page_text
-from altalign.pages.markdown import environment_of
+from altalign.pages import markdown, page_text
 
 _HERE = Path(__file__).parent
 
@@ -25,12 +24,9 @@ def joined(names: Sequence[str], folder: Path) -> str:
 
 def policy(script: str, style: str) -> str:
     """The content security policy: only this script, this style, and pictures inside the page."""
-    sources = f"script-src '{_hash(script)}'; style-src '{_hash(style)}'; img-src data:"
+    digests = (base64.b64encode(hashlib.sha256(each.encode()).digest()).decode() for each in (script, style))
+    sources = "script-src 'sha256-{}'; style-src 'sha256-{}'; img-src data:".format(*digests)
     return f"default-src 'none'; {sources}; base-uri 'none'; form-action 'none'"
-
-
-def _hash(source: str) -> str:
-    return "sha256-" + base64.b64encode(hashlib.sha256(source.encode()).digest()).decode()
 
 
 def data_uri(picture: bytes, kind: str = "webp") -> str:
@@ -47,19 +43,10 @@ def inline(value: object) -> Markup:
 @cache
 def environment(folder: Path) -> Environment:
     """The templates of a folder and those of every page, with their filters."""
-    environment = environment_of([folder, _HERE / "templates"], is_html=True)
-    environment.filters |= {
-        "number": page_text.number,
-        "size": page_text.size,
-        "isolated": isolated,
-        "url": url,
-        "code": code,
-        "breakable": breakable,
-        "lines": lines,
-        "plain": plain,
-        "link": page_text.link,
-        "quoted": quoted,
-    }
+    loader = FileSystemLoader([folder, _HERE / "templates"])
+    environment = Environment(loader=loader, autoescape=True, **markdown.OPTIONS)
+    filters = (page_text.number, page_text.size, page_text.link, isolated, url, code, breakable, lines, plain, quoted)
+    environment.filters |= {each.__name__: each for each in filters}
     environment.globals |= {"share": page_text.share, "heat": heat}
     return environment
 

@@ -3,7 +3,7 @@
 from collections import Counter
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from functools import partial
-from itertools import groupby
+from itertools import groupby, product
 
 import numpy as np
 import pyarrow as pa
@@ -11,34 +11,19 @@ import pyarrow.compute as pc
 
 from altalign import storage
 from altalign.data import generations
-from altalign.data.audit_tables import (
-    ASPECT_AT_MOST,
-    DROPPED_IMAGES,
-    FUNNEL,
-    HOSTS,
-    SAMPLES,
-    SHORT_SIDE_AT_MOST,
-)
+from altalign.data.audit_tables import ASPECT_AT_MOST, DROPPED_IMAGES, FUNNEL, HOSTS, SAMPLES, SHORT_SIDE_AT_MOST
 from altalign.data.reasons import CURATED, KEPT, Stage
 from altalign.data.schema import DROPPED
 from altalign.filters import image, pixels, thumbnails
 from altalign.filters.one_url import host_of
 from altalign.machine import interrupts
-from altalign.pipelines.figures.text_figures import (
-    PER_REASON,
-    UNKNOWN,
-    Values,
-    is_new,
-    shortened,
-    smallest_pairs,
-)
+from altalign.pipelines.figures.text_figures import PER_REASON, UNKNOWN, Values, is_new, shortened, smallest_pairs
 from altalign.pipelines.images.measuring import enough_memory
 from altalign.pipelines.run import outputs
 from altalign.pipelines.run.image_tables import (
     DECONTAMINATED,
     FETCHED,
     FETCHED_ROWS,
-    DropFacts,
     FetchFacts,
     FunnelRow,
     ImagesRow,
@@ -115,18 +100,13 @@ def of_images_at(step: str, rows: pa.Table, *, sizes: str | None) -> list[Funnel
     image are in one fetch unit, so the numbers of units add up. `sizes` names the column of an image's bytes, the same
     in all its rows; None: they are not known.
     """
-
-    def once(rows: pa.Table, by: list[str]) -> pa.Table:
-        table = rows.group_by(by, use_threads=False).aggregate([("bytes", "min")])
-        return table.rename_columns([name.removesuffix("_min") for name in table.column_names])
-
     of_images = rows[sizes] if sizes else pa.nulls(len(rows), pa.int64())
     columns = {"image": rows["image_id"], "source": rows["source"], "bytes": of_images}
-    of_sources = once(pa.table(columns), ["image", "source"])
-    of_all = once(of_sources, ["image"])
-    tally = of_sources.group_by("source", use_threads=False).aggregate([([], "count_all"), ("bytes", "sum")])
-    by_source = sorted((row["source"], row["count_all"], row["bytes_sum"]) for row in tally.to_pylist())
-    entries = [(None, len(of_all), pc.sum(of_all["bytes"]).as_py()), *by_source]
+    of_sources = pa.table(columns).group_by(["image", "source"], use_threads=False).aggregate([("bytes", "min")])
+    of_all = of_sources.group_by("image", use_threads=False).aggregate([("bytes_min", "min")])
+    tally = of_sources.group_by("source", use_threads=False).aggregate([([], "count_all"), ("bytes_min", "sum")])
+    by_source = sorted((row["source"], row["count_all"], row["bytes_min_sum"]) for row in tally.to_pylist())
+    entries = [(None, len(of_all), pc.sum(of_all["bytes_min_min"]).as_py()), *by_source]
     return [(step, source, images, (size or 0) if sizes else None) for source, images, size in entries]
 
 
@@ -152,8 +132,7 @@ def write_funnel(run: Run, *, tars: int, samples: Iterable[Mapping[str, int]]) -
     # images and bytes by step and source; None: not known
     amounts: dict[tuple[str, str | None], list[int | None]] = {
         (step, source): [None if step == POOL else 0, None if step in without_bytes else 0]
-        for step in STEPS
-        for source in sources
+        for step, source in product(STEPS, sources)
     }
 
     def add(step: str, source: str | None, *more: int | None) -> None:
@@ -247,24 +226,16 @@ def _after_judge(run: Run) -> Iterator[Part]:
             most = {reason: PER_REASON - taken[reason] for reason in reasons if taken[reason] < PER_REASON}
             if not most:
                 continue
-            places = _places(run, stage, name, facts)
+            places: dict[str, tuple[int, int]] | None = None  # offset and bytes in the blob, of images that came
+            if stage is not Stage.FETCH and isinstance(facts, FetchFacts):
+                places = {image_id: (offset, size) for image_id, offset, size in facts.pictures}
+            elif stage is not Stage.FETCH:
+                blob = FETCHED_ROWS.read(run, name).select(["image_id", "blob_offset", "blob_bytes"])
+                places = {row["image_id"]: (row["blob_offset"], row["blob_bytes"]) for row in blob.to_pylist()}
             rows = first_rows(parquet.read_table(outputs.dropped(run, stage, name)), most, among=places)
             taken.update(parquet.values(rows, "reason"))
-            if places is None:
-                yield rows, None
-            else:
-                images = parquet.values(rows, "image_id")
-                yield rows, _pictures(run, [image_range(run, name, *places[image_id]) for image_id in images])
-
-
-def _places(run: Run, stage: Stage, name: str, facts: FetchFacts | DropFacts) -> dict[str, tuple[int, int]] | None:
-    """Offset and bytes of dropped images in the blob of their unit, by image_id; None where they were not fetched."""
-    if stage is Stage.FETCH:
-        return None
-    if isinstance(facts, FetchFacts):
-        return {image_id: (offset, size) for image_id, offset, size in facts.pictures}
-    rows = FETCHED_ROWS.read(run, name).select(["image_id", "blob_offset", "blob_bytes"])
-    return {row["image_id"]: (row["blob_offset"], row["blob_bytes"]) for row in rows.to_pylist()}
+            ids = parquet.values(rows, "image_id")
+            yield rows, _pictures(run, [image_range(run, name, *places[each]) for each in ids]) if places else None
 
 
 def kept(run: Run, shards: Iterable[str] | None = None) -> Iterator[Part]:

@@ -11,14 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from altalign import storage
-from altalign.data.audit_tables import (
-    EDGE_NGRAMS,
-    EXACT_BELOW,
-    FREQUENT,
-    MEASURED,
-    SCRIPTS,
-    WORDS_AT_MOST,
-)
+from altalign.data.audit_tables import EDGE_NGRAMS, EXACT_BELOW, FREQUENT, MEASURED, SCRIPTS, WORDS_AT_MOST
 from altalign.data.reasons import KEPT, Verdict
 from altalign.dedup.hash_tables import log2_counts
 from altalign.filters import bounds, image, one_caption, text, words
@@ -70,10 +63,7 @@ class Histograms:
 
 
 def values_of(
-    words: pa.Int32Array,
-    rarest: npt.NDArray[np.uint8],
-    images_per_text: pa.Int64Array,
-    texts_per_image: pa.Int64Array,
+    words: pa.Int32Array, rarest: npt.NDArray[np.uint8], images_per_text: pa.Int64Array, texts_per_image: pa.Int64Array
 ) -> Values:
     """The values of n candidates, from what the text rules measure."""
     return {
@@ -273,12 +263,8 @@ def write_strings(run: Run, strings: Mapping[str, Mapping[int, str]]) -> None:
         if hash_ in strings[kind]  # an image in hand may have no URL
     ]
     edges = [
-        {
-            "ngram": strings["ngrams"][hash_],
-            "count": count,
-            "rarest_log2": int(log2_counts(np.array([count], np.int64))[0]),
-            "is_in": bool(is_in),
-        }
+        {"ngram": strings["ngrams"][hash_], "count": count, "is_in": bool(is_in)}
+        | {"rarest_log2": int(log2_counts(np.array([count], np.int64))[0])}
         for hash_, count, is_in in sought["ngrams"]
         if hash_ in strings["ngrams"]
     ]

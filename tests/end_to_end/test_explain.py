@@ -148,15 +148,7 @@ def test_a_repeated_pair_tells_what_became_of_the_row_that_stands_for_it(
     assert f"that row was dropped later: {later['reason']}" in explain(capsys, folder, "--key", later["key"])
 
 
-def test_a_pair_that_was_removed_and_is_looked_up_by_its_caption_is_hinted_at(
-    photos: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert "1 pair was removed on request" in explain(capsys, photos, "--text", "A mill beside the river", code=1)
-
-
-def test_nothing_found_exits_with_1_and_says_where_else_to_look(
-    folder: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_nothing_found_exits_with_1(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert "nothing found with caption 'no such text'" in explain(capsys, folder, "--text", "no such text", code=1)
 
 

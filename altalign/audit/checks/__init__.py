@@ -34,7 +34,6 @@ __all__ = ["NOT_ASKED", "Check", "check_absence", "run_checks"]
 
 SECONDS_PER_SAMPLE = 0.6e-3  # of one core, about: docs/concepts/speed.md
 KEYS_AT_MOST = 1 << 20  # kept keys that are searched for among the dropped rows
-FILES_PER_SHARD = 8  # if shards are sampled: files of dropped/STAGE that are read for each shard that is read
 
 _ANEW = "`altalign curate` with --rerun write makes it anew"
 _CHANGED = (
@@ -79,7 +78,6 @@ ABOUT = {
     **dict.fromkeys(
         (
             *REASONS[Stage.JUDGE],
-            DropReason.HTTP_TOO_LARGE,
             DropReason.URL_BLOCKED,
             *(rule.name for rule in image.RULES if rule is not image.image_nsfw),
         ),
@@ -89,7 +87,7 @@ ABOUT = {
 
 # Rules that a finished run cannot be checked for, and why.
 NOT_ASKED = {
-    "fetching (http_status to http_refused, but http_too_large)": "the servers' answers are not kept",
+    "fetching (http_status to http_refused)": "the servers' answers are not kept",
     image.image_nsfw.name: "the classifier is not part of a run",
     DropReason.NEAR_DUPLICATE_OF_TEST_IMAGE.value: "the test images are not part of a run",
     DropReason.NEAR_DUPLICATE_IN_POOL.value: "it compares all images with each other",
@@ -102,14 +100,14 @@ def run_checks(run: RunFolder, *, shards_at_most: int | None = None) -> list[Che
     """One check for each kind of thing that was looked at, in the order of `ABOUT`.
 
     Of `shards_at_most`, those of the newest generation are read first, then those with the smallest SHA-256; None: all
-    are. For a run that is damaged or not finished, some checks fail.
+    are, and what was dropped is read, too. For a run that is damaged or not finished, some checks fail.
     """
     findings, notes = Findings(), dict[str, str]()
     manifest = Manifest.read(run, findings)
     totals.check_settings(run, manifest, findings)
     counts = totals.check_counts(run, manifest, findings)
     if manifest.facts:
-        totals.check_listed(run, manifest, findings, sizes_alone=shards_at_most is not None)
+        totals.check_listed(run, findings, sizes_alone=shards_at_most is not None)
         if shards_at_most is not None:
             notes["files"] = "sizes alone"
     try:
@@ -130,20 +128,15 @@ def run_checks(run: RunFolder, *, shards_at_most: int | None = None) -> list[Che
     is_whole = len(names) == len(entries)
     if counts is not None and is_whole and all(each.rows is not None for each in shards):
         totals.check_against_shards(run, counts, shards, findings)
-    keys = np.concatenate([np.empty(0, "S32"), *(each.keys for each in shards)])
-    if run.config.audit.keep_dropped:
+    if is_whole and run.config.audit.keep_dropped:
+        keys = np.concatenate([np.empty(0, "S32"), *(each.keys for each in shards)])
         findings.saw("kept_or_dropped", 0)
-        files_at_most = None if is_whole else FILES_PER_SHARD * len(names)
-        totals.check_dropped(run, counts, keys, findings, files_at_most=files_at_most)
-    notes["kept_or_dropped"] = f"searched for {many(len(keys), 'kept key(s)')}"
-    if not is_whole:
-        newest = ", of the newest generation first" if len({*map(generations.number_of, entries)}) > 1 else ""
-        sample = f"in {len(names):,} of {many(len(entries), 'shard(s)')}{newest}, those with the smallest SHA-256"
-        of_all = ("settings", "counts", "files", "manifest", "shard_sizes", "dropped_rows", "kept_or_dropped")
+        totals.check_dropped(run, counts, keys, findings)
+        notes["kept_or_dropped"] = f"searched for {many(len(keys), 'kept key(s)')}"
+    elif not is_whole:
+        sample = f"in {len(names):,} of {many(len(entries), 'shard(s)')}, those with the smallest SHA-256"
+        of_all = ("settings", "counts", "files", "manifest", "shard_sizes")
         notes |= {name: sample for name in ABOUT if name not in of_all}
-        notes["kept_or_dropped"] += f", {sample}, in {FILES_PER_SHARD * len(names):,} files of each stage"
-    elif len(keys) < (rows := sum(each.rows or 0 for each in shards)):
-        notes["kept_or_dropped"] += f" of {rows:,}, by their first digits"
     return findings.checks(ABOUT, notes)
 
 
@@ -184,22 +177,21 @@ def check_absence(run: RunFolder) -> list[Check]:
     for file in sorted(storage.files_below(run.folder)):
         interrupts.check()
         name, number = storage.relative(file, run.folder) or file, 0
-        if name == REMOVED_FILE or name.startswith("work/") or not name.endswith((".parquet", ".jsonl")):
+        is_table, is_log = name.endswith(".parquet"), name.startswith("log/") and name.endswith(".jsonl")
+        if name == REMOVED_FILE or name.startswith("work/") or not (is_table or is_log):
             continue
         findings.saw("removed")
         try:
-            if name.endswith(".parquet"):
-                for batch in parquet.read_whole(run.path(name)):
-                    is_removed = request.matches(pa.Table.from_batches([batch]))
-                    if "kept_key" in batch.schema.names:  # of such a pair, or dropped for one
-                        is_removed |= of_keys.matches(pa.table({"key": batch["kept_key"]}))
-                    number += int(is_removed.sum())
-            elif name.startswith("log/"):  # half a line is of a kill
-                whole = [line for line in storage.read_bytes(run.path(name)).splitlines() if line.endswith(b"}")]
-                number = sum(rows_to_remove.is_line_of(line, request) for line in whole)
+            for batch in parquet.read_whole(run.path(name)) if is_table else ():
+                is_removed = request.matches(pa.Table.from_batches([batch]))
+                if "kept_key" in batch.schema.names:  # of such a pair, or dropped for one
+                    is_removed |= of_keys.matches(pa.table({"key": batch["kept_key"]}))
+                number += int(is_removed.sum())
+            lines = storage.read_bytes(run.path(name)).splitlines() if is_log else ()
+            # half a line is of a kill
+            number += sum(line.endswith(b"}") and rows_to_remove.is_line_of(line, request) for line in lines)
         except (OSError, UnreadableError) as error:
             findings.fails("removed", f"{name}: cannot be read ({error})")
-            continue
         if number:
             findings.fails("removed", f"{name}: {number:,} of its rows are named by {REMOVED_FILE}")
     return findings.checks(ABOUT, {})

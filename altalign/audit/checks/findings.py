@@ -71,17 +71,15 @@ class Findings:
         """Counts things that a check looked at."""
         self.checked[name] += number
 
-    def fails(self, name: str, message: str, number: int = 1) -> None:
-        """Counts things that fail; the message describes the first: where it is, and the value."""
-        self.failing[name] += number
-        if len(self.examples[name]) < EXAMPLES:
-            self.examples[name].append(message)
+    def fails(self, name: str, message: str) -> None:
+        """Counts a thing that fails; the message says where it is, and the value."""
+        self.failing[name] += 1
+        self.examples[name] = [*self.examples[name], message][:EXAMPLES]
 
     def cannot_ask(self, name: str, why: str) -> None:
         """Notes that a check cannot look at something: why, and what would make it possible."""
         self.hindered[name] += 1
-        if len(self.hindrances[name]) < EXAMPLES:
-            self.hindrances[name].append(why)
+        self.hindrances[name] = [*self.hindrances[name], why][:EXAMPLES]
 
     def rows(
         self,
@@ -99,15 +97,12 @@ class Findings:
 
     def add(self, other: "Findings") -> None:
         """Adds the findings of others."""
-        for mine, theirs in zip(self._numbers, other._numbers, strict=True):
-            mine.update(theirs)
+        self.checked.update(other.checked)
+        self.failing.update(other.failing)
+        self.hindered.update(other.hindered)
         for mine, theirs in ((self.examples, other.examples), (self.hindrances, other.hindrances)):
             for name, messages in theirs.items():
                 mine[name] = (mine[name] + messages)[:EXAMPLES]
-
-    @property
-    def _numbers(self) -> tuple[Counter[str], Counter[str], Counter[str]]:
-        return self.checked, self.failing, self.hindered
 
     def checks(self, about: Mapping[str, tuple[str, str]], notes: Mapping[str, str]) -> list[Check]:
         """One check for each name in `about` that has findings, in that order.
@@ -117,16 +112,15 @@ class Findings:
         """
         checks = []
         for name, (things, repair) in about.items():
-            if not any(name in numbers for numbers in self._numbers):
+            if not any(name in numbers for numbers in (self.checked, self.failing, self.hindered)):
                 continue
             words, passed = many(self.checked[name], things) + (f", {notes[name]}" if name in notes else ""), True
             if self.failing[name]:
                 more, passed = self.failing[name] - len(self.examples[name]), False
-                words = "; ".join(self.examples[name])
-                words += f"; and {more:,} more of {many(self.checked[name], things)}" if more > 0 else ""
-                words += f"; {repair}"
+                of_all = f"and {more:,} more of {many(self.checked[name], things)}"
+                words = "; ".join([*self.examples[name], *([of_all] if more > 0 else []), repair])
             elif self.hindered[name]:
                 more, passed = self.hindered[name] - len(self.hindrances[name]), None
-                words = "; ".join(self.hindrances[name]) + (f"; and {more:,} more" if more > 0 else "")
+                words = "; ".join([*self.hindrances[name], *([f"and {more:,} more"] if more > 0 else [])])
             checks.append(Check(name, passed, words, self.checked[name]))
         return checks

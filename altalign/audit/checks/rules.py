@@ -12,7 +12,6 @@ import pyarrow.compute as pc
 from altalign import storage
 from altalign.audit.checks.findings import Findings
 from altalign.audit.run_folder import RunFolder
-from altalign.data.lineage import is_merged
 from altalign.data.reasons import DropReason
 from altalign.data.stages import is_made_of_others
 from altalign.errors import UnreadableError, UsageError
@@ -22,7 +21,6 @@ from altalign.rules import reason_words
 from altalign.rules.rule import Columns, Rule
 from altalign.settings.curate import CurateConfig
 from altalign.storage import arrays
-from altalign.terminal import many
 
 BLOCK = 8_192  # rows whose n-grams are hashed at a time
 
@@ -47,7 +45,6 @@ class Rules:
     blocked: BlockList
     blocked_urls: BlockList
     sources_in_hand: frozenset[str]  # sources whose rows may have image bytes instead of a URL
-    is_of_web: bool  # whether images that were not in hand came from the web; of merged runs one may have had archives
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Another process maps the tables itself instead of receiving them."""
@@ -64,10 +61,8 @@ class Rules:
                 continue
             try:
                 tables[rule] = _table(run.path("tables", name))
-            except UnreadableError as error:
+            except (UnreadableError, OSError) as error:
                 findings.fails(rule, str(error))
-            except OSError as error:
-                findings.fails(rule, f"{error.filename}: {error.strerror}")
         hashes, addresses = config.image.blocked_hashes, config.fetch.blocked_urls
         return cls(
             run,
@@ -76,20 +71,14 @@ class Rules:
             _block_list(hashes, image.image_blocked.name, "[image] blocked_hashes", findings),
             _block_list(addresses, DropReason.URL_BLOCKED, "[fetch] blocked_urls", findings),
             frozenset(each.source for each in config.input if each.has_images),
-            config.fetch.source == "web" and not is_merged(run.folder),
         )
 
 
 def _table(path: str) -> Hashes | None:
     """A table of sorted hashes, mapped; None if the rule drops nothing because all n-grams are in it."""
-    facts = storage.read_json(f"{path}.json")
-    if facts.get("hash_versions") != identity.HASH_VERSIONS or not isinstance(facts.get("rows"), int):
-        given = f"hashes of version {facts.get('hash_versions')}, rows {facts.get('rows')!r}"
-        raise UnreadableError(f"{path}.json: {given}: not what is understood here")
-    hashes = arrays.mapped(f"{path}.npy")
-    if hashes.dtype != np.uint64 or hashes.shape != (facts["rows"],):
-        given = f"{hashes.dtype} {hashes.shape}"
-        raise UnreadableError(f"{path}.npy: {given}, but {path}.json says {facts['rows']:,} hashes")
+    facts, hashes = storage.read_json(f"{path}.json"), arrays.mapped(f"{path}.npy")
+    if hashes.dtype != np.uint64 or hashes.shape != (facts.get("rows"),):
+        raise UnreadableError(f"{path}.npy: not the hashes that {path}.json speaks of")
     return None if facts.get("all") is True else hashes
 
 
@@ -100,7 +89,7 @@ def _block_list(paths: Sequence[str], rule: str, setting: str, findings: Finding
         try:
             texts.append((name, storage.read_bytes(name).decode()))
         except (OSError, UnicodeDecodeError) as error:
-            why = (error.strerror if isinstance(error, OSError) else None) or "not text"
+            why = getattr(error, "strerror", None) or "not text"
             repair = "run this in the folder that the run was made in, with the list"
             findings.cannot_ask(rule, f"{setting}: {name}: {why}; {repair}")
     try:
@@ -113,25 +102,28 @@ def _block_list(paths: Sequence[str], rule: str, setting: str, findings: Finding
 def check(rows: pa.Table, rules: Rules, path: str, findings: Findings) -> None:
     """Checks everything that a side-car alone can tell: rows of `schema.SAMPLE`, with nulls only in URLs, in UTF-8."""
     for begin in range(0, len(rows), BLOCK):
-        batch = rows.slice(begin, BLOCK).combine_chunks()
+        (batch,) = rows.slice(begin, BLOCK).combine_chunks().to_batches()
         keys = batch["key"].to_pylist()
 
         def where(row: int, keys: Sequence[object] = keys) -> str:
             return f"{path}: {keys[row]}"
 
-        identities = _check_identity(batch, rules, where, findings)
-        _check_texts(batch, identities, rules, where, findings)
+        in_hand = np.array([source in rules.sources_in_hand for source in batch["source"].to_pylist()], bool)
+        identities, is_url = _check_identity(batch, rules, where, findings)
+        _check_texts(batch, identities, is_url | in_hand, rules, where, findings)
 
 
-def _check_identity(batch: pa.Table, rules: Rules, where: Where, findings: Findings) -> pa.StringArray:
-    """Checks URLs, image_id and key; returns the image identities."""
-    sources, written = batch["source"].to_pylist(), _strings(batch, "image_url")
+def _check_identity(
+    batch: pa.RecordBatch, rules: Rules, where: Where, findings: Findings
+) -> tuple[pa.StringArray, npt.NDArray[np.bool_]]:
+    """Checks URLs, image_id and key; returns the image identities, and whether each is a URL (bool[n])."""
+    sources, written = batch["source"].to_pylist(), cast(pa.StringArray, batch["image_url"])
     trimmed, is_valid = urls.table_urls(written)
     # white space may be at the end of a URL, as it stood in front of a fragment
     is_trimmed: Any = pc.equal(pc.utf8_rtrim(written, characters=one_url.WHITE_SPACE), trimmed)
-    taken = cast(pa.StringArray, pc.if_else(pc.and_(is_trimmed, pa.array(is_valid)), written, trimmed))
+    taken: Any = pc.if_else(pc.and_(is_trimmed, pa.array(is_valid)), written, trimmed)
     form = "its URL is not in normal form: it has a fragment, or white space at an end"
-    findings.rows("image_url", ~_equal(written.fill_null(""), taken.fill_null("")), where, form)
+    findings.rows("image_url", _differ(written.fill_null(""), taken.fill_null("")), where, form)
     if rules.config.fetch.blocked_urls:
         is_listed = [bool(url) and rules.blocked_urls.names_url(str(url)) for url in taken.to_pylist()]
         what = "the hash of its URL is in [fetch] blocked_urls"
@@ -139,44 +131,51 @@ def _check_identity(batch: pa.Table, rules: Rules, where: Where, findings: Findi
     known = {each.source for each in rules.config.input}
     unknown = np.array([source not in known for source in sources], bool)
     findings.rows("source", unknown, where, lambda row: f"source {sources[row]!r} is no [[input]] of config.toml")
-    identities = cast(pa.StringArray, pc.if_else(pa.array(is_valid), taken, _strings(batch, "found_sha256")))
-    image_ids, keys = (identity.hexed(each) for each in identity.ids(identities, _strings(batch, "caption")))
-    for name, mine in (("image_id", image_ids), ("key", keys)):
+    identities = cast(pa.StringArray, pc.if_else(pa.array(is_valid), taken, batch["found_sha256"]))
+    computed = (identity.hexed(each) for each in identity.ids(identities, cast(pa.StringArray, batch["caption"])))
+    for name, mine in zip(("image_id", "key"), computed, strict=True):
         what = f"{name} is not what its image and caption give: "
-        is_other = ~_equal(_strings(batch, name), mine)
-        findings.rows(name, is_other, where, lambda row, what=what, mine=mine: f"{what}{mine[row]}")
-    return identities
+        differ = _differ(batch[name], mine)
+        findings.rows(name, differ, where, lambda row, what=what, mine=mine: f"{what}{mine[row]}")
+    return identities, np.asarray(is_valid, bool)
 
 
-def _check_texts(batch: pa.Table, identities: pa.StringArray, rules: Rules, where: Where, findings: Findings) -> None:
+def _check_texts(
+    batch: pa.RecordBatch,
+    identities: pa.StringArray,
+    has_identity: npt.NDArray[np.bool_],
+    rules: Rules,
+    where: Where,
+    findings: Findings,
+) -> None:
     """Measures captions again, and asks every text rule about them."""
-    caption, url = _strings(batch, "caption"), _strings(batch, "image_url")
-    is_other = ~_equal(caption, captions.clean(caption))
-    findings.rows("captions", is_other, where, "its caption is not as cleaning leaves it")
+    caption = cast(pa.StringArray, batch["caption"])
+    form = "its caption is not as cleaning leaves it"
+    findings.rows("captions", _differ(caption, captions.clean(caption)), where, form)
     measured, counted = words.scan(caption), batch["words"].to_numpy()
     both = "words = {}, its caption has {}".format
     findings.rows("words", counted != measured.words, where, lambda row: both(counted[row], measured.words[row]))
+
+    def over(rule: Rule, hashes: Hashes) -> pa.Int64Array:
+        """1 of a hash that is in the rule's table; null, within the limit, of any other."""
+        table = rules.tables[rule.name]
+        is_over = np.zeros(len(hashes), bool) if table is None else _is_in(hashes, table)
+        return pa.array(is_over.astype(np.int64), pa.int64(), mask=~is_over)
+
     vocabulary, has_rare_ngram = rules.tables[text.text_has_rare_ngram.name], np.zeros(len(counted), bool)
     if vocabulary is not None:
         missing = np.concatenate([[0], np.cumsum(~_is_in(measured.ngrams, vocabulary))])
         has_rare_ngram = np.diff(missing[np.concatenate([[0], measured.ends])]) > 0
-    over = {}  # null where the table has no such hash, which is within the limit
-    images = identity.image_hash(identities)
-    for rule, hashes in ((text.text_on_too_many_images, measured.texts), (text.image_has_too_many_texts, images)):
-        table = rules.tables[rule.name]
-        is_over = np.zeros(len(hashes), bool) if table is None else _is_in(hashes, table)
-        over[rule.name] = pa.array(is_over.astype(np.int64), mask=~is_over)
-    in_hand = pa.array([source in rules.sources_in_hand for source in batch["source"].to_pylist()], pa.bool_())
-    columns = {
+    columns: dict[str, Any] = {
         "caption": caption,
-        "url": url,
-        "page_url": _strings(batch, "page_url"),
-        "extra": _strings(batch, "extra"),
-        "has_identity": pc.or_(pa.array(urls.table_urls(url)[1]), in_hand),
+        "url": batch["image_url"],
+        "page_url": batch["page_url"],
+        "extra": batch["extra"],
+        "has_identity": pa.array(has_identity),
         "words": pa.array(measured.words, pa.int32()),
         "has_rare_ngram": pa.array(has_rare_ngram),
-        "images_per_text": over[text.text_on_too_many_images.name],
-        "texts_per_image": over[text.image_has_too_many_texts.name],
+        "images_per_text": over(text.text_on_too_many_images, measured.texts),
+        "texts_per_image": over(text.image_has_too_many_texts, identity.image_hash(identities)),
     }
     for rule in text.RULES:
         ask(rule, columns, rules.config, where, findings)
@@ -184,22 +183,9 @@ def _check_texts(batch: pa.Table, identities: pa.StringArray, rules: Rules, wher
 
 def ask(rule: Rule, columns: Columns, config: CurateConfig, where: Where, findings: Findings) -> None:
     """Asks a rule about n rows again; none of them may fail it."""
-    if missing := [name for name in rule.columns if name not in columns]:
-        findings.cannot_ask(rule.name, f"its column {missing[0]} is not measured again")
-        return
-
-    def failure(row: int) -> str:
-        values = {
-            "words": lambda: many(columns["words"][row].as_py(), "word"),
-            "size": lambda: f"{columns['width'][row]} x {columns['height'][row]} px",
-        }
-        try:
-            return reason_words.explained(rule.name, config, {}, values)
-        except KeyError:  # it names what a side-car does not hold
-            return reason_words.sentence(config, rule.name).removesuffix(".")
-
     is_failing: Any = rule.mask(columns, config)
-    findings.rows(rule.name, is_failing.to_numpy(zero_copy_only=False), where, failure)
+    what = reason_words.sentence(config, rule.name).replace("`", "").removesuffix(".")
+    findings.rows(rule.name, is_failing.to_numpy(zero_copy_only=False), where, what)
 
 
 def _is_in(hashes: Hashes, table: Hashes) -> npt.NDArray[np.bool_]:
@@ -211,11 +197,6 @@ def _is_in(hashes: Hashes, table: Hashes) -> npt.NDArray[np.bool_]:
     return (table[places] == distinct)[place]
 
 
-def _strings(batch: pa.Table, name: str) -> pa.StringArray:
-    column: Any = batch[name]
-    return column.chunk(0) if column.num_chunks == 1 else pa.concat_arrays([pa.array([], pa.string()), *column.chunks])
-
-
-def _equal(a: Any, b: Any) -> npt.NDArray[np.bool_]:
-    mask: Any = pc.equal(a, b)
+def _differ(a: Any, b: Any) -> npt.NDArray[np.bool_]:
+    mask: Any = pc.not_equal(a, b)
     return mask.to_numpy(zero_copy_only=False)

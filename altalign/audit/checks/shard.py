@@ -18,7 +18,7 @@ from altalign.audit.checks.rules import Rules
 from altalign.data import shards
 from altalign.data.reasons import DropReason
 from altalign.data.schema import SAMPLE, SampleRow
-from altalign.errors import UnreadableError
+from altalign.errors import UnreadableError, first_line
 from altalign.filters import image, pixels
 from altalign.filters.image_headers import STRICT_PILLOW, is_plain_jpeg
 from altalign.machine import interrupts, memory
@@ -57,7 +57,7 @@ def read(name: str, *, rules: Rules, threads: int, zeros: int) -> CheckedShard:
     checked, tar = CheckedShard(name), f"shards/{name}.tar"
     with STRICT_PILLOW:
         rows = _sidecar(rules, checked)
-        if rows is not None and len(rows):
+        if len(rows):
             text_rules.check(rows, rules, f"shards/{name}.parquet", checked.findings)
             columns = (rows[column].to_pylist() for column in ("image_id", "key"))
             ids, keys = (np.array([str(value).encode() for value in some], "S32") for some in columns)
@@ -76,8 +76,8 @@ def read(name: str, *, rules: Rules, threads: int, zeros: int) -> CheckedShard:
     return checked
 
 
-def _sidecar(rules: Rules, checked: CheckedShard) -> pa.Table | None:
-    """The rows of the side-car; None if it is not a whole side-car."""
+def _sidecar(rules: Rules, checked: CheckedShard) -> pa.Table:
+    """The rows of the side-car; none if it is not a whole side-car."""
     name = f"shards/{checked.name}.parquet"
     checked.findings.saw("side_cars")
     try:
@@ -87,18 +87,15 @@ def _sidecar(rules: Rules, checked: CheckedShard) -> pa.Table | None:
         rows.validate(full=True)
         nulls = [column for column in SAMPLE.names if column not in shards.NULLABLE and rows[column].null_count]
         if nulls:
-            raise UnreadableError(f"{name}: {rows[nulls[0]].null_count:,} rows have no {nulls[0]}")
-    except UnreadableError as error:
-        checked.findings.fails("side_cars", str(error))
+            raise pa.ArrowInvalid(f"{rows[nulls[0]].null_count:,} rows have no {nulls[0]}")
     except pa.ArrowException as error:
-        why = str(error).splitlines()[0]
-        checked.findings.fails("side_cars", f"{name}: not the columns and text of a side-car ({why})")
-    except OSError as error:
-        checked.findings.fails("side_cars", f"{name}: {error.strerror}")
+        checked.findings.fails("side_cars", f"{name}: not the columns and text of a side-car ({first_line(error)})")
+    except (UnreadableError, OSError) as error:
+        checked.findings.fails("side_cars", f"{name}: {error.strerror}" if isinstance(error, OSError) else str(error))
     else:
         checked.rows, checked.by_source = len(rows), Counter(map(str, rows["source"].to_pylist()))
         return rows
-    return None
+    return SAMPLE.empty_table()
 
 
 def check_neighbours(
@@ -109,17 +106,14 @@ def check_neighbours(
     def where(row: int) -> str:
         return f"{path}: {after[row][-32:].decode()}"
 
-    def wrong(row: int) -> str:
-        return f"it comes after {before[row][-32:].decode()}, but sorts before it"
-
     findings.rows(DropReason.PAIR_REPEATED, before == after, where, "the same key twice")
-    findings.rows("order", before > after, where, wrong)
+    findings.rows("order", before > after, where, "it sorts before the sample that it comes after")
 
 
 # The tar --------------------------------------------------------------------------------------------------------------
 
 
-def _images(rules: Rules, rows: pa.Table | None, name: str, checked: CheckedShard) -> Iterator[tuple[SampleRow, bytes]]:
+def _images(rules: Rules, rows: pa.Table, name: str, checked: CheckedShard) -> Iterator[tuple[SampleRow, bytes]]:
     """Reads the tar once; yields the rows whose image is at their offset, with its bytes.
 
     Reports whatever else is wrong: the tar has the samples of the rows, in order, and ends after them.
@@ -134,22 +128,20 @@ def _images(rules: Rules, rows: pa.Table | None, name: str, checked: CheckedShar
             yield data
 
     findings.saw("tars")
-    batches = rows.to_batches(max_chunksize=_ROWS) if rows is not None else []
-    left, place = (cast(SampleRow, row) for batch in batches for row in batch.to_pylist()), 0
+    left, place = (row for batch in rows.to_batches(max_chunksize=_ROWS) for row in batch.to_pylist()), 0
     try:
         with storage.open_read(rules.run.path("shards", f"{checked.name}.tar")) as file:
             pieces = read(file)
             try:
                 for members in shards.members(pieces):
                     interrupts.check()
-                    if (row := next(left, None)) is None:
+                    if (row := cast(SampleRow | None, next(left, None))) is None:
                         findings.fails("members", f"{name}: {members[0][0]} is in no row of the side-car")
                     else:
                         findings.saw("members")
-                        offset = place + _BLOCK
-                        if wrong := _wrong_members(members, offset, row):
+                        if wrong := _wrong_members(members, place + _BLOCK, row):
                             findings.fails("members", f"{name}: {row['key']}: {wrong}")
-                        if offset == row["tar_offset"]:
+                        if place + _BLOCK == row["tar_offset"]:
                             yield row, members[0][1]
                     place += sum(_BLOCK + len(content) + -len(content) % _BLOCK for _, content in members)
                 for row in left:
@@ -175,8 +167,7 @@ def _wrong_members(members: shards.Members, offset: int, row: SampleRow) -> str:
     if members[0][0] != (expected := f"{row['key']}.{shards.EXTENSIONS.get(row['format'])}"):
         return f"its image is {members[0][0]}, not {expected}"
     if (offset, len(sample.image)) != (row["tar_offset"], row["tar_bytes"]):
-        by_row = f"the side-car says {row['tar_offset']} with {row['tar_bytes']}"
-        return f"its image is at byte {offset} with {len(sample.image)}, {by_row}"
+        return "its image is not where the side-car says"
     if sample.caption != row["caption"]:
         return "its .txt is not the caption of the side-car"
     return "" if sample.row == row else "its .json is not the row of the side-car"
@@ -204,8 +195,13 @@ def check_image(data: bytes, row: SampleRow, rules: Rules, name: str) -> Finding
         findings.cannot_ask("image_sizes", f"{where}: {why}")
         return findings
     findings.saw("image_sizes")
-    mine = f"{decoded.format or 'no image'} of {decoded.width} x {decoded.height} px"
-    by_row = f"{row['format'] or 'no image'} of {row['width']} x {row['height']} px"
+    mine, by_row = (
+        f"{form or 'no image'} of {width} x {height} px"
+        for form, width, height in (
+            (decoded.format, decoded.width, decoded.height),
+            (row["format"], row["width"], row["height"]),
+        )
+    )
     if mine != by_row:
         findings.fails("image_sizes", f"{where}: its image is {mine}, the side-car says {by_row}")
     findings.saw("stored_form")
@@ -226,11 +222,6 @@ def check_image(data: bytes, row: SampleRow, rules: Rules, name: str) -> Finding
     for rule in image.RULES:
         if columns.keys() >= {*rule.columns}:
             text_rules.ask(rule, columns, config, lambda _: where, findings)
-    if rules.is_of_web and is_as_found and row["source"] not in rules.sources_in_hand:
-        findings.saw(DropReason.HTTP_TOO_LARGE)
-        if row["bytes"] > config.fetch.bytes_at_most:
-            why = f"{row['bytes']:,} bytes, [fetch] bytes_at_most = {config.fetch.bytes_at_most}"
-            findings.fails(DropReason.HTTP_TOO_LARGE, f"{where}: {why}")
     return findings
 
 

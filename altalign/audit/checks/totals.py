@@ -24,7 +24,7 @@ from altalign.data.counts import Counts
 from altalign.data.lineage import is_merged
 from altalign.data.reasons import KEPT, DropReason, Stage
 from altalign.data.schema import COUNTS, RULES_VERSION, SCHEMA_VERSION
-from altalign.errors import AltalignError, UnreadableError
+from altalign.errors import AltalignError, CountsError, UnreadableError
 from altalign.machine import interrupts
 
 _NAME = re.compile(r"(g[0-9]{4,}-)?[0-9]{5,}\.tar")
@@ -96,40 +96,32 @@ def check_settings(run: RunFolder, manifest: Manifest, findings: Findings) -> No
             findings.fails("settings", f"manifest.json: {name} = {noted!r}, but this altalign checks by {here!r}")
 
 
-def check_listed(run: RunFolder, manifest: Manifest, findings: Findings, *, sizes_alone: bool) -> None:
+def check_listed(run: RunFolder, findings: Findings, *, sizes_alone: bool) -> None:
     """Compares every file with the list of all: changed, missing and surplus ones; those of rows by size alone.
 
-    Other checks read the bytes of rows. A run of an earlier version, which has no list, is not checked.
+    Other checks read the bytes of rows.
     """
-    if "files" in manifest.facts or storage.exists(run.path(listing.FILE)):
-        files, wrong = listing.look(run.folder, sizes_alone=sizes_alone, but_of_rows=True)
-        findings.saw("files", files)
-        for name, why in sorted(wrong.items()):
-            findings.fails("files", f"{name}: {why}")
+    files, wrong = listing.look(run.folder, sizes_alone=sizes_alone, but_of_rows=True)
+    findings.saw("files", files)
+    for name, why in sorted(wrong.items()):
+        findings.fails("files", f"{name}: {why}")
 
 
 def check_manifest(run: RunFolder, manifest: Manifest, findings: Findings) -> None:
-    """Checks that the names of shards count up, all but the last are full, and their rows are the run's pairs.
+    """Checks that the names of shards rise, all but the last are full, and their rows are the run's pairs.
 
-    After an addition any may have fewer samples, and names count up in each generation; of what was removed nothing
-    may be left of a shard.
+    After an addition any may have fewer samples; of what was removed nothing may be left of a shard.
     """
     _, removed_from = rows.removed_pairs(run)
     entries, is_grown = manifest.entries, generations.in_manifest(manifest.facts) > 1
-    full, last, number = run.config.shards.samples_per_shard, next(reversed(entries), ""), 0
+    full, last = run.config.shards.samples_per_shard, next(reversed(entries), "")
     findings.saw("manifest", len(entries))
     findings.saw("shard_sizes", len(entries))
-    before = (0, -1)
-    for name, entry in entries.items():
-        place = (generations.number_of(name), int(name.rpartition("-")[2]))
-        if is_grown and before >= place:
+    places = {name: (generations.number_of(name), int(name.rpartition("-")[2])) for name in entries}
+    for before, name in pairwise(entries):
+        if places[before] >= places[name]:
             findings.fails("manifest", f"manifest.json: {name}.tar comes after a later shard")
-        if not is_grown:
-            while name != f"{number:05d}" and removed_from[f"{number:05d}"]:  # nothing was left of that one
-                number += 1
-            if name != f"{number:05d}":
-                findings.fails("manifest", f"manifest.json: shard {number} is named {name!r}, not {number:05d}.tar")
-        before, number = place, number + 1
+    for name, entry in entries.items():
         may_be_short = is_grown or name == last or full <= entry["rows"] + removed_from[name]
         if not (entry["rows"] == full or (may_be_short and 0 < entry["rows"] < full)):
             why = f"{entry['rows']:,} samples, [shards] samples_per_shard = {full:,}"
@@ -165,43 +157,32 @@ def check_shards(shards: Sequence[CheckedShard], manifest: Manifest, findings: F
 def check_counts(run: RunFolder, manifest: Manifest, findings: Findings) -> Counts | None:
     """Checks that counts add up and agree with summary.json and the manifest; returns them, None if unreadable."""
     try:
-        groups = rows.row_groups(run.path("counts.parquet"), COUNTS.names)
-        entries = [row for group in groups for row in group.to_pylist()]
-        for row in entries:
-            if not isinstance(row["rows"], int) or row["rows"] <= 0:
-                why = f"rows = {row['rows']!r} of {row['stage']}, {row['reason']}"
-                raise UnreadableError(f"counts.parquet: {why}")
-        counts = Counts.from_json([[row[name] for name in COUNTS.names] for row in entries])
+        entries = rows.table(run.path("counts.parquet"), COUNTS).to_pylist()
+        if wrong := [row for row in entries if not (row["rows"] or 0) > 0]:
+            raise UnreadableError("counts.parquet: rows = {rows} of {stage}, {reason}".format(**wrong[0]))
+        counts = Counts.from_json(row.values() for row in entries)
+        findings.saw("counts", len(entries))
+        stages = counts.stages_of_run()
+        try:
+            counts.reconcile(stages, pairs=manifest.facts.get("pairs"))
+        except CountsError as error:
+            findings.fails("counts", f"counts.parquet: {str(error).partition('; ')[0]}")
     except (AltalignError, ValueError, OSError) as error:
-        findings.saw("counts")
         findings.fails("counts", f"counts.parquet: {_reason(error)}")
         return None
-    findings.saw("counts", len(entries))
-    try:
-        counts.reconcile(counts.stages_of_run(), pairs=manifest.facts.get("pairs"))
-    except AltalignError as error:
-        findings.fails("counts", f"counts.parquet: {str(error).partition('; ')[0]}")
     try:
         summary = run.json("summary.json")
     except (UnreadableError, OSError) as error:
         findings.fails("counts", f"summary.json: {_reason(error)}")
         return counts
-    noted = summary.get("stages")
-    noted = noted if isinstance(noted, list) else []
-    for number, stage in enumerate(counts.summary(counts.stages_of_run())):
-        mine = noted[number] if number < len(noted) else "missing"
-        if mine != stage:
-            findings.fails("counts", f"summary.json: {stage['stage']} is {mine}, counts.parquet says {stage}")
+    expected: dict[str, Any] = {"stages": counts.summary(stages), "pairs": counts.kept(stages[-1])}
     with suppress(UnreadableError):  # another check reports it
-        if run.json("audit", "near_duplicates", "found.json") != summary.get("near_duplicates", {}):
-            findings.fails("counts", "summary.json: near_duplicates differs from audit/near_duplicates/found.json")
-    source, totals = "counts", {"pairs": counts.kept(counts.stages_of_run()[-1])}
+        expected["near_duplicates"] = run.json("audit", "near_duplicates", "found.json")
     if manifest.facts:
-        in_tars = sum(entry["bytes"] for entry in manifest.entries.values())
-        source, totals = "manifest", {"pairs": manifest.facts["pairs"], "bytes": in_tars}
-    for name, value in totals.items():
-        if summary.get(name) != value:
-            findings.fails("counts", f"summary.json: {name} = {summary.get(name)!r}, the {source} has {value:,}")
+        expected["bytes"] = sum(entry["bytes"] for entry in manifest.entries.values())
+    for name, value in expected.items():
+        if (noted := summary.get(name, {} if name == "near_duplicates" else None)) != value:
+            findings.fails("counts", f"summary.json: {name} = {noted!r}, counts, manifest and audit say {value!r}")
     return counts
 
 
@@ -217,8 +198,7 @@ def check_against_shards(run: RunFolder, counts: Counts, shards: list[CheckedSha
             findings.fails("counts", f"counts.parquet: {why}")
     images = _images(run, shards, findings)
     with suppress(UnreadableError):  # reported already
-        noted = run.json("summary.json").get("images")
-        if noted != images:
+        if (noted := run.json("summary.json").get("images")) != images:
             findings.fails("counts", f"summary.json: images = {noted!r}, the shards have {images:,}")
 
 
@@ -242,30 +222,18 @@ def _images(run: RunFolder, shards: list[CheckedShard], findings: Findings) -> i
 # Dropped rows ---------------------------------------------------------------------------------------------------------
 
 
-def check_dropped(
-    run: RunFolder,
-    counts: Counts | None,
-    kept: npt.NDArray[np.bytes_],
-    findings: Findings,
-    *,
-    files_at_most: int | None,
-) -> None:
+def check_dropped(run: RunFolder, counts: Counts | None, kept: npt.NDArray[np.bytes_], findings: Findings) -> None:
     """Reads dropped/ once: checks that its rows add up to the counts, and that no kept key (S32[n]) is among them.
 
     A kept key may be dropped for one reason only, `pair_repeated`: those rows are the same pair once more. Of runs that
-    were merged, one may have dropped what another has kept. Of each stage at most so many files are read (None: all);
-    counts are compared where all were, and could be read.
+    were merged, one may have dropped what another has kept.
     """
-    keys, is_whole = pa.array(kept.tolist(), pa.binary()), True
-    seen, _ = rows.removed_pairs(run)
-    merged = is_merged(run.folder)
+    keys, (seen, _), merged = pa.array(kept.tolist(), pa.binary()), rows.removed_pairs(run), is_merged(run.folder)
     for stage in Stage:
-        names = storage.names(run.path("dropped", stage.value), ".parquet")
-        is_whole &= files_at_most is None or len(names) <= files_at_most
-        for place in rows.spread(len(names), len(names) if files_at_most is None else files_at_most):
+        for name in storage.names(run.path("dropped", stage.value), ".parquet"):
             interrupts.check()
-            path = f"dropped/{stage.value}/{names[place]}"
-            of_ancestor = merged and (stage is not Stage.SELECT or bool(_OF_ANOTHER_RUN.match(names[place])))
+            path = f"dropped/{stage.value}/{name}"
+            of_ancestor = merged and (stage is not Stage.SELECT or bool(_OF_ANOTHER_RUN.match(name)))
             try:
                 for group in rows.row_groups(run.path(*path.split("/")), ("key", "stage", "source", "reason")):
                     group.validate(full=True)
@@ -284,9 +252,8 @@ def check_dropped(
             except UnreadableError as error:
                 findings.fails("dropped_rows", str(error).replace(run.path(path), path))
             except (pa.ArrowException, OSError) as error:
-                why = error.strerror if isinstance(error, OSError) else str(error)
-                findings.fails("dropped_rows", f"{path}: {why}")
-    if counts is None or not is_whole:
+                findings.fails("dropped_rows", f"{path}: {error}")
+    if counts is None:
         return
     counted = {(stage, source, reason): number for stage, source, reason, number in counts.to_json() if reason != KEPT}
     for stage, source, reason in sorted(counted.keys() | seen.keys()):

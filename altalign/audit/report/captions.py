@@ -1,7 +1,7 @@
-"""What captions hold: the most frequent texts, hosts and scripts, and the words of lists."""
+"""What captions hold: the most frequent texts, images, hosts and scripts, and the words of lists."""
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,58 +13,34 @@ from altalign.audit.run_folder import RunFolder
 from altalign.data.audit_tables import EDGE_NGRAMS, FREQUENT, HOSTS, SCRIPTS
 from altalign.data.reasons import KEPT, Stage
 from altalign.dedup.thresholds import Share
-from altalign.errors import UsageError
+from altalign.errors import UsageError, first_line
 from altalign.filters import concepts
-from altalign.filters.concepts import Entries
-
-MOST_FREQUENT = 50
-
-Row = dict[str, Any]
 
 
-@dataclass(frozen=True)
-class Frequent:
-    """All tables; each is None if the run has no file for it. Hosts and scripts come from samples of one in so many."""
+def frequent(run: RunFolder) -> dict[str, list[dict[str, Any]]]:
+    """The rows of each table, the most frequent first: texts, images, n-grams on both sides of the vocabulary, hosts.
 
-    texts: list[Row] | None  # `value` and `count` of each
-    images: list[Row] | None  # likewise
-    ngrams_in: list[Row] | None  # `value`, `count` (None: not known) and `about`, which is the count within 5 %
-    ngrams_out: list[Row] | None  # likewise
-    hosts: Sequence[Row] | None  # rows of `HOSTS`, those with the most images first
-    hosts_one_in: int
-    # name, candidates, how many `judge` kept, and rows by reason, those with the most candidates first
-    scripts: list[tuple[str, int, int, dict[str, int]]] | None
-    scripts_one_in: int
-
-
-def frequent(run: RunFolder) -> Frequent:
-    """Reads all tables of a run."""
-    strings, ngrams, hosts, scripts = (run_rows.listed(run, file) for file in (FREQUENT, EDGE_NGRAMS, HOSTS, SCRIPTS))
-    for row in ngrams or ():
-        level = row["rarest_log2"]
-        row |= {"value": row["ngram"], "about": None if level is None else round(2 ** (level / 8))}
-    by_script = dict[str, Counter[str]]()
-    for row in scripts or ():
-        by_script.setdefault(row["script"], Counter())[row["verdict"]] += row["rows"]
-    of_scripts = []
-    for name, verdicts in by_script.items():
-        candidates, kept = verdicts.total(), verdicts.pop(KEPT, 0)
-        dropped = dict(sorted(verdicts.items(), key=lambda entry: (-entry[1], entry[0])))
-        of_scripts.append((name, candidates, kept, dropped))
-    texts, images = (
-        None if strings is None else [row for row in strings if row["kind"] == kind][:MOST_FREQUENT]
-        for kind in ("text", "image")
+    Of each script: its candidates, how many `judge` kept, and the others by reason. Empty where the run has no file.
+    """
+    strings, ngrams, hosts, scripts = (
+        run_rows.listed(run, file) or [] for file in (FREQUENT, EDGE_NGRAMS, HOSTS, SCRIPTS)
     )
-    return Frequent(
-        texts,
-        images,
-        None if ngrams is None else [row for row in ngrams if row["is_in"]],
-        None if ngrams is None else [row for row in ngrams if not row["is_in"]],
-        None if hosts is None else sorted(hosts, key=lambda row: (-row["images"], row["host"] or "")),
-        max((row["sampled_one_in"] for row in hosts or ()), default=1),
-        None if scripts is None else sorted(of_scripts, key=lambda script: (-script[1], script[0])),
-        max((row["sampled_one_in"] for row in scripts or ()), default=1),
-    )
+    verdicts = dict[str, Counter[str]]()
+    for row in scripts:
+        verdicts.setdefault(row["script"], Counter())[row["verdict"]] += row["rows"]
+    of_scripts = [
+        {"script": name, "rows": rows.total(), "kept": rows.pop(KEPT, 0), "dropped": dict(rows.most_common())}
+        | {"sampled_one_in": scripts[0]["sampled_one_in"]}
+        for name, rows in sorted(verdicts.items(), key=lambda each: (-each[1].total(), each[0]))
+    ]
+    return {
+        "texts": [row for row in strings if row["kind"] == "text"],
+        "images": [row for row in strings if row["kind"] == "image"],
+        "ngrams_in": [row | {"value": row["ngram"]} for row in ngrams if row["is_in"]],
+        "ngrams_out": [row | {"value": row["ngram"]} for row in ngrams if not row["is_in"]],
+        "hosts": sorted(hosts, key=lambda row: (-row["images"], row["host"] or "")),
+        "scripts": of_scripts,
+    }
 
 
 # Who is filtered out: the share of captions with the words of a list that a run kept ----------------------------------
@@ -95,7 +71,17 @@ def slices(run: RunFolder, lists: Mapping[str, str]) -> list[Slice]:
         return []
     if not run.config.audit.keep_dropped:
         raise UsageError(f"--words: {run.folder} did not keep its dropped rows ([audit] keep_dropped = false)")
-    entries = {name: _entries(path) for name, path in lists.items()}
+    entries = dict[str, concepts.Entries]()
+    for name, path in lists.items():
+        try:
+            lines = storage.read_bytes(path).decode("utf-8-sig").splitlines()
+        except (OSError, UnicodeDecodeError) as error:
+            raise UsageError(
+                f"--words {path}: cannot be read ({first_line(error)}); give NAME=FILE, in UTF-8"
+            ) from None
+        entries[name] = concepts.Entries.from_lines(pa.array(lines, pa.string()))
+        if not len(entries[name].hashes):
+            raise UsageError(f"--words {path}: no word is in it; give words, one a line")
     by_stage = {name: Counter[str]() for name in ("", *lists)}
     for stage, folder in ((KEPT, ("shards",)), *((stage, ("dropped", stage)) for stage in _STAGES)):
         files = [name for name in storage.names(run.path(*folder), ".parquet") if not name.startswith("repeated-")]
@@ -105,22 +91,9 @@ def slices(run: RunFolder, lists: Mapping[str, str]) -> list[Slice]:
             by_stage[""][stage] += len(captions)
             for name, words in entries.items():
                 by_stage[name][stage] += len(set(concepts.match(captions, words).rows.tolist()))
-    slices = []
+    found = []
     for name, stages in by_stage.items():
         number, kept = stages.total(), stages[KEPT]
         dropped = {stage: stages[stage] for stage in _STAGES if stages[stage]}
-        slices.append(Slice(name, number, kept, *Share(kept, number).interval(), dropped))
-    return slices
-
-
-def _entries(path: str) -> Entries:
-    try:
-        lines = storage.read_bytes(path).decode("utf-8-sig").splitlines()
-    except OSError as error:
-        raise UsageError(f"--words {path}: cannot be read ({error.strerror or error}); give NAME=FILE") from None
-    except UnicodeDecodeError as error:
-        raise UsageError(f"--words {path}: not UTF-8 (byte {error.start}); save it as UTF-8") from None
-    entries = Entries.from_lines(pa.array(lines, pa.string()))
-    if not len(entries.hashes):
-        raise UsageError(f"--words {path}: no word is in it; give words, one a line")
-    return entries
+        found.append(Slice(name, number, kept, *Share(kept, number).interval(), dropped))
+    return found

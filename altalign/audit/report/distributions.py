@@ -1,20 +1,25 @@
-"""Distributions of the measured values, kept and dropped, with the thresholds between bins."""
+"""Histograms of what the rules measure, with their thresholds; and what each rule would keep at another threshold.
 
-from collections.abc import Sequence
+A curve is exact for its stage: the run counts apart what another rule drops.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from itertools import pairwise
 from math import ceil
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
+import pyarrow as pa
 import pyarrow.compute as pc
 
 from altalign.audit import rows as run_rows
 from altalign.audit.run_folder import RunFolder
 from altalign.data.audit_tables import (
     ASPECT_AT_MOST,
+    EXACT_BELOW,
     IMAGE_MEASURES,
     MEASURED,
     SHORT_SIDE_AT_MOST,
@@ -22,19 +27,19 @@ from altalign.data.audit_tables import (
     TEXT_MEASURES,
     WORDS_AT_MOST,
 )
-from altalign.errors import UnreadableError
+from altalign.dedup.hash_tables import log2_counts
+from altalign.rules.rule import value_of
 
-LARGEST = 2**62  # an edge that no value reaches
-BINS_ABOUT = 40
-HISTOGRAMS = "audit/histograms.json"  # value and how often, by name
+BINS = 40  # about
+# Larger values are counted as this one.
+_LARGEST = {"words": WORDS_AT_MOST, "short_side_px": SHORT_SIDE_AT_MOST, "aspect_percent": ASPECT_AT_MOST}
 
-Numbers = npt.NDArray[np.int64]  # int64[n]
 Truths = npt.NDArray[np.bool_]  # bool[n]
 
 
 @dataclass(frozen=True)
 class Bin:
-    """One bar: how many values were kept, and how many dropped."""
+    """One bar or stop: how many are kept, and how many dropped."""
 
     label: str
     kept: int
@@ -43,7 +48,7 @@ class Bin:
 
 @dataclass(frozen=True)
 class Threshold:
-    """A threshold and the number of the bin that it stands before."""
+    """A threshold and the number of the bin that it stands before; of a curve, the stop that it stands at."""
 
     label: str
     at: int
@@ -51,7 +56,7 @@ class Threshold:
 
 @dataclass(frozen=True)
 class Names:
-    """What the numbers count and what the two colours mean."""
+    """What the numbers count, and what the two colours mean; `dropped` is empty where there is one."""
 
     counted: str
     kept: str
@@ -60,49 +65,75 @@ class Names:
 
 @dataclass(frozen=True)
 class Distribution:
-    """One measured value."""
+    """A histogram of a measure, or the curve of a threshold. Without bins where nothing was measured."""
 
     key: str  # its name in links
-    title: str  # what was measured
-    names: Names  # what is counted
-    bins: tuple[Bin, ...] = ()  # the bars, in order
-    thresholds: tuple[Threshold, ...] = ()  # those that stand between the bins
+    title: str
+    names: Names
+    bins: tuple[Bin, ...] = ()
+    thresholds: tuple[Threshold, ...] = ()
     is_log: bool = False  # heights are logarithmic, for bars that differ much; then no bin has both colours
-    is_curve: bool = False  # bins are stops of a threshold (`thresholds`), and a threshold stands at a bin
-    note: str = ""  # what a reader needs to know
-    missing: str = ""  # why there is no distribution; then there are no bins
+    is_curve: bool = False
+    note: str = ""
 
 
-@dataclass(frozen=True)
-class Measured:
-    """n values of a measure: how many candidates have each, and whether no rule on anything else drops them."""
+class Measured(NamedTuple):
+    """n values: how many candidates have each (int64[n] both), and whether no rule on anything else drops them."""
 
-    values: Numbers
-    rows: Numbers
+    values: npt.NDArray[np.int64]
+    rows: npt.NDArray[np.int64]
     passes_others: Truths
 
     def where(self, chosen: Truths) -> "Measured":
         """Some of the values."""
-        return Measured(self.values[chosen], self.rows[chosen], self.passes_others[chosen])
+        return Measured(*(column[chosen] for column in self))
 
 
-def measured(run: RunFolder, name: str) -> Measured:
-    """A measure of text or image that has values; without any where nothing was measured, or the run has no file."""
-    is_of_image = name in ("short_side_px", "aspect_percent", "nsfw_percent")
-    table = run_rows.of_audit(run, IMAGE_MEASURES if is_of_image else TEXT_MEASURES) or MEASURED.empty_table()
-    table = table.filter((pc.field("measure") == name) & pc.field("value").is_valid())
-    fails = table["fails_otherwise"].to_numpy().astype(bool)
-    return Measured(table["value"].to_numpy().astype(np.int64), table["rows"].to_numpy(), ~fails)
+TEXT = Names("candidates", "pass every text rule", "fail a text rule")
+IMAGE = Names("candidates", "pass every image rule", "fail an image rule")
 
 
-def histogram(run: RunFolder, name: str) -> Measured:
-    """The values of a histogram of the pool, and how often each occurs; none where the run has no such histogram."""
-    try:
-        entries = np.array(run.json(HISTOGRAMS).get(name, []), np.int64).reshape(-1, 2)
-    except (ValueError, TypeError, OverflowError) as error:
-        why = f"not as it was written ({type(error).__name__}: {error!s:.60})"
-        raise UnreadableError(f"{run.path(HISTOGRAMS)}: {why}") from None
-    return Measured(entries[:, 0], entries[:, 1], np.ones(len(entries), bool))
+class Cut(NamedTuple):
+    """A threshold of a run. Its stops are named by their first values, less `minus`: "at most 3" is below 4."""
+
+    setting: str
+    first: int  # the first value above it
+    line: str  # the threshold in words
+    keeps_above: bool
+    minus: int = 0
+
+
+def of_run(run: RunFolder) -> list[Distribution]:
+    """The histograms and curves of a run, in the order of rules; those that it has no values for are left out."""
+    text, image = run.config.text, run.config.image
+    least, most, side = text.words_at_least, text.words_at_most, image.short_side_above_px
+    end = min(WORDS_AT_MOST, max(2 * most, 30))
+    words = {*range(0, end, -(-end // BINS) if end > 60 else 1), end, least, most + 1}
+    of_words = [
+        Cut("text.words_at_least", least, f"at least {least}", keeps_above=True),
+        Cut("text.words_at_most", most + 1, f"at most {most}", keeps_above=False, minus=1),
+    ]
+    of_side = Cut("image.short_side_above_px", side + 1, f"above {side:,} px", keeps_above=True, minus=1)
+    aspect, nsfw = image.aspect_ratio_below, image.nsfw.drop_at_or_above
+    of_aspect = Cut("image.aspect_ratio_below", hundredths(aspect), f"below {aspect:g}", keeps_above=False)
+    of_nsfw = Cut("image.nsfw.drop_at_or_above", hundredths(nsfw), f"{nsfw:g} or more", keeps_above=False)
+    end = min(ASPECT_AT_MOST, max(2 * of_aspect.first - 100, 300))
+    ratios = range(100, end, max(10, (end - 100) // BINS // 5 * 5))
+    sides, scores = range(1, SHORT_SIDE_AT_MOST, 25), range(0, 100, 5)
+    drawn = [
+        *_charts(run, "words", "Words of a caption", words, of_words),
+        *_vocabulary(run, text.vocabulary_size),
+        *_shared(run, "text.images_per_text_at_most", "Images of a text", "distinct texts"),
+        *_shared(run, "image.texts_per_image_at_most", "Texts of an image", "distinct images"),
+        *_charts(run, "short_side_px", "Short side of an image", _aligned(sides, of_side), [of_side]),
+        *_charts(
+            run, "aspect_percent", "Aspect ratio of an image", _aligned(ratios, of_aspect), [of_aspect], scale=100
+        ),
+        *_cosines(run),
+    ]
+    if image.nsfw.model:
+        drawn += _charts(run, "nsfw_percent", "NSFW score", _aligned(scores, of_nsfw), [of_nsfw], scale=100)
+    return [each for each in drawn if each.bins]
 
 
 def hundredths(limit: float) -> int:
@@ -113,29 +144,29 @@ def hundredths(limit: float) -> int:
     return ceil(100 * Fraction(str(limit)))
 
 
-def growing(limit: int, most: int) -> list[int]:
-    """Edges from 1: every number up to 10, then 20, 50, 100, …, and the number after the limit."""
-    edges, step = set(range(1, 11)), 10
-    while step <= most:
-        edges |= {step, 2 * step, 5 * step}
-        step *= 10
-    return sorted(edges | {limit + 1})
+def _aligned(bins: range, cut: Cut) -> set[int]:
+    """Edges of bins of one width, of which one begins at the threshold."""
+    begin = bins.start + (cut.first - bins.start) % bins.step
+    return {bins.start, *range(begin, bins.stop, bins.step), cut.first, bins.stop}
 
 
-def binned(
+# The two kinds of charts ----------------------------------------------------------------------------------------------
+
+
+def histogram(
     drawn: Distribution,
     some: Measured,
     kept: Truths,
     edges: Sequence[int],
-    named: Sequence[tuple[str, int]],
+    lines: Mapping[int, str],
+    *,
+    scale: int = 1,
     labels: Sequence[str] = (),
 ) -> Distribution:
-    """A distribution with its bins, and its thresholds between them.
+    """A histogram between `edges`, the first values of bins; `kept` says of each value whether it was kept.
 
-    `kept` says of each value whether it was kept. Edges are first values of bins, smaller values are in the first bin;
-    labels are those of whole numbers where none are given. `named` are thresholds, each with the first value on its
-    other side, which is an edge. Empty bins at the end are left out, except those before a threshold and the one after
-    it.
+    `lines` are thresholds in words, by the edge on whose sides they part values. `scale` is how many make 1. Empty bins
+    at the end are left out, except those before a threshold and the one after it.
     """
     at = np.maximum(np.searchsorted(edges, some.values, side="right") - 1, 0)
     sums = np.zeros((2, len(edges)), np.int64)
@@ -143,158 +174,127 @@ def binned(
     if not sums.any():
         return drawn
     if not labels:
-        ends = [(first, after - 1) for first, after in pairwise(edges)]
-        labels = [f"{first:,}" if first == last else f"{first:,}\u2013{last:,}" for first, last in ends]
-        labels = [*labels, f"{edges[-1]:,} or more"]
-    thresholds = tuple(Threshold(name, edges.index(first)) for name, first in named)
+        digits, last = len(str(scale)) - 1, 1 if scale == 1 else 0  # ranges of whole numbers name their last one
+        texts = [(f"{a / scale:,.{digits}f}", f"{(b - last) / scale:,.{digits}f}") for a, b in pairwise(edges)]
+        labels = [first if first == end else f"{first}\u2013{end}" for first, end in texts]
+        labels = [*labels, f"{edges[-1] / scale:,.{digits}f} or more"]
+    thresholds = tuple(Threshold(label, edges.index(first)) for first, label in lines.items())
     used = 1 + max([*np.flatnonzero(sums.any(axis=0)).tolist(), *(each.at for each in thresholds)])
     bins = tuple(Bin(labels[place], int(sums[1, place]), int(sums[0, place])) for place in range(used))
     return replace(drawn, bins=bins, thresholds=thresholds)
 
 
-# Texts ---------------------------------------------------------------------------------------------------------------
+def curve(
+    setting: str, names: Names, some: Measured, stops: Mapping[int, str], own: int, *, keeps_above: bool
+) -> Distribution:
+    """What passes every rule with the threshold of a setting at each stop, and what is then dropped.
 
-TEXT = Names("candidates", "pass every text rule", "fail a text rule")
+    Stops are thresholds in words by the first value above each: one keeps values from that on, or those below it. `own`
+    is the stop of the run. Without bins where every stop keeps the same.
+    """
+    some, stops = some.where(some.passes_others), dict(sorted(stops.items()))
+    every, below = int(some.rows.sum()), [int(some.rows[some.values < first].sum()) for first in stops]
+    kept = [every - each if keeps_above else each for each in below]
+    bins = tuple(Bin(label, each, every - each) for label, each in zip(stops.values(), kept, strict=True))
+    at = tuple(Threshold("this run", place) for place, first in enumerate(stops) if first == own)
+    names = Names(names.counted, names.kept, "fail this rule alone")
+    return Distribution(setting.rpartition(".")[2], setting, names, bins if len({*kept}) > 1 else (), at, is_curve=True)
 
 
-def _words(run: RunFolder) -> Distribution:
-    words, least, most = measured(run, "words"), run.config.text.words_at_least, run.config.text.words_at_most
-    end = min(WORDS_AT_MOST, max(2 * most, 30))
-    step = -(-end // BINS_ABOUT) if end > 60 else 1
-    limits = {least: f"at least {least}"} | ({most + 1: f"at most {most}"} if most < WORDS_AT_MOST else {})
-    edges = sorted({*range(0, end, step), end, *limits})
-    kept = words.passes_others & (words.values >= least) & (words.values <= most)
-    named = [(label, first) for first, label in limits.items() if first > 0]
-    drawn = Distribution("words", "Words of a caption", TEXT, note="Repeated pairs are counted every time.")
-    return binned(drawn, words, kept, edges, named)
+# Measures -------------------------------------------------------------------------------------------------------------
 
 
-def _rarest(run: RunFolder) -> Distribution:
-    """Bins of one octave of the count each; a level is 8 x log2 of a count, rounded."""
-    every = measured(run, "rarest_log2")
+def _measured(run: RunFolder, name: str) -> Measured:
+    """A measure of text or image; without values where nothing was measured, or the run has no file."""
+    tables = [run_rows.of_audit(run, file) or MEASURED.empty_table() for file in (TEXT_MEASURES, IMAGE_MEASURES)]
+    table = pa.concat_tables(tables).filter((pc.field("measure") == name) & pc.field("value").is_valid())
+    fails = table["fails_otherwise"].to_numpy().astype(bool)
+    return Measured(table["value"].to_numpy().astype(np.int64), table["rows"].to_numpy(), ~fails)
+
+
+def _of_pool(run: RunFolder, name: str) -> Measured:
+    """What `tables` counted over the whole pool; without values where the run has no such histogram."""
+    entries = np.array(run.json("audit/histograms.json").get(name, []), np.int64).reshape(-1, 2)
+    return Measured(entries[:, 0], entries[:, 1], np.ones(len(entries), bool))
+
+
+def _charts(
+    run: RunFolder, measure: str, title: str, edges: set[int], cuts: Sequence[Cut], *, scale: int = 1
+) -> Iterator[Distribution]:
+    """The histogram of a measure, and a curve for each of its thresholds, whose stops are the edges of bins."""
+    some, names, ordered = _measured(run, measure), TEXT if measure == "words" else IMAGE, sorted(edges)
+    passes = {cut: (some.values >= cut.first) == cut.keeps_above for cut in cuts}
+    kept = np.logical_and.reduce([some.passes_others, *passes.values()])
+    yield histogram(
+        Distribution(measure, title, names), some, kept, ordered, {cut.first: cut.line for cut in cuts}, scale=scale
+    )
+    most = _LARGEST.get(measure, ordered[-1])
+    for cut in cuts:
+        others = np.logical_and.reduce([some.passes_others, *(passes[other] for other in cuts if other != cut)])
+        stops = {edge: f"{(edge - cut.minus) / scale:,.10g}" for edge in ordered[1:] if edge <= most}
+        yield curve(cut.setting, names, some.where(others), stops, cut.first, keeps_above=cut.keeps_above)
+
+
+def _vocabulary(run: RunFolder, size: int) -> Iterator[Distribution]:
+    """By the count of a caption's rarest n-gram, as levels of 8 x log2: 0 is outside the vocabulary, 255 no n-gram.
+
+    Of n-grams outside its vocabulary the run did not count how often a caption has them, so the curve has smaller ones.
+    """
+    every, counted = _measured(run, "rarest_log2"), _of_pool(run, "ngram_count")
     levels = every.where(every.values < 255)
-    without = int(every.rows.sum() - levels.rows.sum())
-    note = "By how often the pool has it; each bar is an octave."
-    note += f" {without:,} candidates without a word are left out." if without else ""
-    drawn = Distribution("rarest", "Rarest n-gram of a caption", TEXT, note=note)
-    if not levels.values.any():
-        missing = "Every n-gram of the pool is in the vocabulary, so none was looked up." if len(every.values) else ""
-        return replace(drawn, note="", missing=missing)
+    if not levels.values.any():  # all n-grams of the pool are in the vocabulary
+        return
     octaves = range(12, 256, 8)
     labels = ["outside", "\u2248\u20092", *(f"\u2248\u2009{2 ** ((level + 4) // 8):,}" for level in octaves)]
+    note = "By how often the pool has it; each bar is an octave."
+    drawn = Distribution("rarest_log2", "Rarest n-gram of a caption", TEXT, note=note)
     kept = levels.passes_others & (levels.values > 0)
-    return binned(drawn, levels, kept, [0, 1, *octaves], [("vocabulary", 1)], labels)
+    yield histogram(drawn, levels, kept, [0, 1, *octaves], {1: "vocabulary"}, labels=labels)
+    stops, of_counts = {1: f"{size:,}"}, log2_counts(counted.values)
+    least = levels.values[levels.values > 0].min()
+    for level in range(4, int(levels.values.max()) + 1, 4):
+        ngrams = int(counted.rows[of_counts >= level].sum())
+        if level > least and 0 < ngrams < size:
+            stops[level] = f"{ngrams:,}"
+    yield curve("text.vocabulary_size", TEXT, levels, stops, 1, keeps_above=True)
 
 
-def _in_pool(run: RunFolder, name: str, title: str, counted: str, limit: int) -> Distribution:
-    """What `tables` counted over the whole pool; no bin straddles the limit."""
-    some = histogram(run, name)
-    edges = growing(limit, int(some.values.max(initial=1)))
-    edges = edges if some.values.all() else [0, *edges]
-    names = Names(counted, "within the limit", "above it")
-    drawn = Distribution(name, title, names, is_log=True, note="Over the whole pool, before any rule.")
-    return binned(drawn, some, some.values <= limit, edges, [(f"at most {limit:,}", limit + 1)])
+def _shared(run: RunFolder, setting: str, title: str, counted: str) -> Iterator[Distribution]:
+    """Images of a text, or texts of an image, over the whole pool. Looser stops only: within the limit is 0."""
+    limit, name = int(value_of(run.config, setting)), setting.partition(".")[2].removesuffix("_at_most")
+    pool, over = _of_pool(run, name), _measured(run, name)
+
+    def growing(most: int) -> set[int]:
+        """Every number up to 10, then 20, 50, 100, … up to `most`."""
+        return {*range(1, 11), *(n * 10**power for power in range(1, len(str(most))) for n in (1, 2, 5))}
+
+    edges = sorted({*growing(int(pool.values.max(initial=1))), int(pool.values.min(initial=1)), limit + 1})
+    names, note = Names(counted, "within the limit", "above it"), "Over the whole pool, before any rule."
+    drawn = Distribution(name, title, names, is_log=True, note=note)
+    yield histogram(drawn, pool, pool.values <= limit, edges, {limit + 1: f"at most {limit:,}"})
+    exact = (count for count in growing(EXACT_BELOW) if limit < count < EXACT_BELOW)
+    stops = {1: f"{limit:,}", **{count + 1: f"{count:,}" for count in exact}, 2**62: "no limit"}
+    # Levels are eighths of an octave: one stop an octave, at the largest count of a level, where the sum is exact.
+    for level in range(EXACT_BELOW + 87, int(over.values.max(initial=0)), 8):
+        largest = int(2 ** ((2 * (level - EXACT_BELOW) + 1) / 16))
+        if largest > max(limit, EXACT_BELOW):
+            stops[level + 1] = f"{largest:,}"
+    yield curve(setting, TEXT, over, stops, 1, keeps_above=False)
 
 
-def _ngrams(run: RunFolder) -> Distribution:
-    vocabulary, counted = run.json("tables/vocabulary.json"), histogram(run, "ngram_count")
-    names = Names("distinct n-grams", "in the vocabulary", "outside")
-    drawn = Distribution("ngram_count", "Count of an n-gram", names, is_log=True)
-    if not vocabulary:
-        return replace(drawn, missing="This run has no tables/vocabulary.json, so there is nothing to draw.")
-    least = 1 if vocabulary["all"] else int(vocabulary["threshold"])
-    edges = sorted({*(2**power for power in range(int(counted.values.max(initial=1)).bit_length())), least})
-    named = [] if vocabulary["all"] else [(f"seen {least:,} times or more", least)]
-    inside = int(counted.rows[counted.values >= least].sum())
-    size = int(vocabulary.get("vocabulary_size", inside))
-    note = f"the vocabulary has {inside:,} of {int(counted.rows.sum()):,}"
-    if vocabulary["all"]:
-        note = "all n-grams are in the vocabulary"
-    elif inside > size:
-        note += f", more than vocabulary_size = {size:,} because ties with the last one are included"
-    drawn = replace(drawn, note=f"Unigrams and bigrams together; {note}.")
-    return binned(drawn, counted, counted.values >= least, edges, named)
-
-
-# Images --------------------------------------------------------------------------------------------------------------
-
-IMAGE = Names("candidates", "pass every image rule", "fail an image rule")
-
-
-def _short_side(run: RunFolder) -> Distribution:
-    """Bins of one width, placed so that one begins just above the limit."""
-    sides, limit = measured(run, "short_side_px"), run.config.image.short_side_above_px
-    step, first = 25, min(limit + 1, SHORT_SIDE_AT_MOST)
-    edges = sorted({1, *range(first % step or step, SHORT_SIDE_AT_MOST, step), first, SHORT_SIDE_AT_MOST})
-    note = "Pixels as stored, of images whose size is known."
-    drawn = Distribution("short_side", "Short side of an image", IMAGE, note=note)
-    kept = sides.passes_others & (sides.values > limit)
-    return binned(drawn, sides, kept, edges, [(f"above {limit:,} px", first)])
-
-
-def _aspect(run: RunFolder) -> Distribution:
-    ratios, limit = measured(run, "aspect_percent"), run.config.image.aspect_ratio_below
-    below = min(hundredths(limit), ASPECT_AT_MOST)
-    end = min(ASPECT_AT_MOST, max(2 * below - 100, 300))
-    step = max(10, (end - 100) // BINS_ABOUT // 5 * 5)
-    edges = sorted({100, *range(100 + (below - 100) % step, end, step), below, end})
-    labels = [f"{first / 100:.2f}\u2013{after / 100:.2f}" for first, after in pairwise(edges)]
-    labels.append(f"{edges[-1] / 100:g} or more")
-    note = "Long side to short side, of images whose size is known."
-    drawn = Distribution("aspect", "Aspect ratio of an image", IMAGE, note=note)
-    kept = ratios.passes_others & (ratios.values < hundredths(limit))
-    return binned(drawn, ratios, kept, edges, [(f"below {limit:g}", below)], labels)
-
-
-def _cosines(run: RunFolder) -> Distribution:
-    names = Names("pairs of a pool image and a test image", "not near", "near-duplicates")
-    drawn = Distribution("cosine", "Cosine with the nearest test images", names, is_log=True)
-    if not run.config.decontaminate.test_sets:
-        missing = "No test set was named ([decontaminate] test_sets), so nothing was compared."
-        return replace(drawn, missing=missing)
-    above = run.json("audit/near_duplicates/found.json").get(
-        "similarity_above", run.config.decontaminate.similarity_above
-    )
-    pairs: Any = run_rows.of_audit(run, SIMILARITY) or SIMILARITY.schema.empty_table()
-    is_far = pairs["verdict"].to_numpy() != "above"
-    cosines = Measured(pairs["cosine_permille"].to_numpy(), pairs["pairs"].to_numpy(), is_far)
+def _cosines(run: RunFolder) -> Iterator[Distribution]:
+    table: Any = run_rows.of_audit(run, SIMILARITY)
+    if not table:  # no test set was named
+        return
+    near = run.json("audit/near_duplicates/found.json")
+    above = near.get("similarity_above", run.config.decontaminate.similarity_above)
+    is_far = table["verdict"].to_numpy() != "above"
+    cosines = Measured(table["cosine_permille"].to_numpy(), table["pairs"].to_numpy(), is_far)
     first = round(above * 1_000_000) // 1_000
     smallest = int(cosines.values.min(initial=first))
     step = 5 if smallest >= first - 200 else 10
     edges = [*range(first - -((smallest - first) // step) * step, 1_001, step)]
-    labels = [f"{edge / 1000:.3f}" for edge in edges]
-    labels[-1] += " or more"
+    names = Names("pairs of a pool image and a test image", "not near", "near-duplicates")
     note = "Every pair above the threshold; below it, the nearest pairs of a sample of the images."
-    return binned(replace(drawn, note=note), cosines, is_far, edges, [(f"above {above:g}", first)], labels)
-
-
-def _nsfw(run: RunFolder) -> Distribution:
-    settings, note = run.config.image.nsfw, "The score of the classifier, for images that decode."
-    drawn = Distribution("nsfw", "NSFW score", IMAGE, note=note)
-    if not settings.model:
-        missing = "No classifier was set ([image.nsfw] model), so no image has a score."
-        return replace(drawn, note="", missing=missing)
-    scores, least = measured(run, "nsfw_percent"), settings.drop_at_or_above
-    first = min(100, hundredths(least))
-    edges = sorted({0, *range(first % 5, 100, 5), first})
-    labels = [f"{edge / 100:.2f}" for edge in edges]
-    labels[-1] += " or more"
-    kept = scores.passes_others & (scores.values < hundredths(least))
-    return binned(drawn, scores, kept, edges, [(f"{least:g} or more", first)], labels)
-
-
-def of_run(run: RunFolder) -> list[Distribution]:
-    """All distributions in the order of stages, with those that the run has no data for at the end."""
-    per_text, per_image = run.config.text.images_per_text_at_most, run.config.image.texts_per_image_at_most
-    drawn = [
-        _words(run),
-        _rarest(run),
-        _in_pool(run, "images_per_text", "Images of a text", "distinct texts", per_text),
-        _in_pool(run, "texts_per_image", "Texts of an image", "distinct images", per_image),
-        _ngrams(run),
-        _short_side(run),
-        _aspect(run),
-        _cosines(run),
-        _nsfw(run),
-    ]
-    return sorted(drawn, key=lambda each: not each.bins)
+    drawn = Distribution("cosine", "Cosine with the nearest test images", names, is_log=True, note=note)
+    yield histogram(drawn, cosines, is_far, edges, {first: f"above {above:g}"}, scale=1_000)

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from altalign.audit.run_folder import RunFolder
-from altalign.data.reasons import PAPERS, REASONS, RULES, WORDS, DropReason, Stage
+from altalign.data.reasons import PAPERS, RULES, WORDS, DropReason, Stage
 from altalign.filters import text
 from altalign.rules.reason_words import of_own
 from altalign.rules.rule import Paper, value_of
@@ -28,16 +28,16 @@ class OfPaper:
 
 @dataclass(frozen=True)
 class Ours:
-    """A rule or choice that is not in the paper, and the rows that it dropped (None: it drops none by itself)."""
+    """A rule that is not in the paper, and the rows that it dropped."""
 
     rule: str
     why: str
-    rows: int | None
+    rows: int
 
 
 @dataclass(frozen=True)
 class Fidelity:
-    """The rules of the paper, our own, and warnings to read before calling the data ALIGN's."""
+    """The rules of the paper, those of ours that dropped rows, and warnings to read before calling the data ALIGN's."""
 
     rules: list[OfPaper]
     ours: list[Ours]
@@ -46,10 +46,16 @@ class Fidelity:
 
 def of_run(run: RunFolder, counts: Mapping[tuple[str, str, str], int]) -> Fidelity:
     """Compares the rules of a run with the paper's."""
-    config, vocabulary = run.config, run.json("tables/vocabulary.json")
-    near = run.json("audit/near_duplicates/found.json")
-    rules = [*_rules(config, vocabulary), *_near_duplicates(config, near)]
-    return Fidelity(rules, _ours(config, counts), list(_warnings(config, vocabulary, near)))
+    config, rows = run.config, Counter[str]()
+    for (_, _, reason), number in counts.items():
+        rows[reason] += number
+    whys = {reason: words.why or words.meaning for reason, words in WORDS.items() if reason not in PAPERS}
+    for stage in Stage:
+        whys |= {reason: f"A rule of this run's own: {words}." for reason, words in of_own(stage, config).items()}
+    ours = [Ours(reason, why, rows[reason]) for reason, why in whys.items() if rows[reason]]
+    rules = [*_rules(config, run.json("tables/vocabulary.json"))]
+    rules += _near_duplicates(config, run.json("audit/near_duplicates/found.json"))
+    return Fidelity(rules, ours, [*_warnings(config)])
 
 
 def _against(value: float, paper: Paper) -> Mark:
@@ -95,34 +101,14 @@ def _near_duplicates(config: CurateConfig, near: Mapping[str, Any]) -> Iterator[
     above = near.get("similarity_above", settings.similarity_above)
     here = f"{above}, from {settings.calibration}" if settings.calibration else f"{above}"
     yield OfPaper(cosine.title, cosine.says, here, _against(above, cosine), cosine.note)
-    clusters, most = near.get("clusters", settings.clusters), settings.clusters
-    note = f"{clusters:,} instead of {most:,}: each needs 64 images." if clusters < most else ""
+    clusters = near.get("clusters", settings.clusters)
     paper, mark = "4,096, of the embedder's training images", "same" if clusters == 4_096 else "other"
-    yield OfPaper("Clusters", paper, f"{clusters:,}, of the run's own images", mark, note)
+    yield OfPaper("Clusters", paper, f"{clusters:,}, of the run's own images", mark)
     buckets, mark = ("3 of 10 clusters", "same") if settings.require_bucket else ("cosine alone", "other")
     yield OfPaper("Buckets", "3 of 10 clusters", buckets, mark)
 
 
-def _ours(config: CurateConfig, counts: Mapping[tuple[str, str, str], int]) -> list[Ours]:
-    rows = Counter[str]()
-    for (_, _, reason), count in counts.items():
-        rows[reason] += count
-    unfetched = [reason for reason in REASONS[Stage.FETCH] if reason != DropReason.URL_BLOCKED]
-    names = [reason for reason in WORDS if reason not in PAPERS and reason not in unfetched]
-    ours = [Ours(reason, WORDS[reason].why or WORDS[reason].meaning, rows[reason]) for reason in names]
-    for stage in Stage:
-        for reason, words in of_own(stage, config).items():
-            ours.append(Ours(reason, f"A rule of this run's own: {words}.", rows[reason]))
-    about_them = "Images that could not be fetched; the paper does not say how many it lost."
-    lost = sum(number for (stage, _, reason), number in counts.items() if stage == Stage.FETCH and reason in unfetched)
-    ours.append(Ours("not_in_archive, http_*", about_them, lost))
-    if config.shards.portable or config.shards.resize_short_side_px:
-        how = " and made smaller" if config.shards.resize_short_side_px else ""
-        ours.append(Ours("stored images", f"Every image is stored as JPEG{how}.", None))
-    return ours
-
-
-def _warnings(config: CurateConfig, vocabulary: Mapping[str, Any], near: Mapping[str, Any]) -> Iterator[str]:
+def _warnings(config: CurateConfig) -> Iterator[str]:
     """Warnings in words."""
     if config.text.tables:
         is_own = config.text.tables == OWN_TABLES
@@ -141,13 +127,8 @@ def _warnings(config: CurateConfig, vocabulary: Mapping[str, Any], near: Mapping
             "Test images were not removed, because no test set was named. "
             "A model trained on this data may have seen the images of any test set."
         )
-    elif config.decontaminate.embedder in ("dct", "phash"):
-        name = config.decontaminate.embedder
+    elif (name := config.decontaminate.embedder) in ("dct", "phash"):
         yield f"The embedder {name} does not find crops or rotated copies, so such copies of test images may remain."
-    if near.get("flat_test_images"):
-        yield f"{near['flat_test_images']:,} test images are flat (one colour): only exact copies of them were found."
-    if vocabulary.get("all"):
-        yield "The rare n-gram rule dropped nothing: the pool has fewer n-grams than the vocabulary holds."
     honoured = {"Opt-out headers": config.fetch.honour_opt_out, "robots.txt": config.fetch.honour_robots}
     off = [name for name, is_on in honoured.items() if not is_on]
     if config.fetch.source == "web" and off:

@@ -3,6 +3,7 @@
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from itertools import product
 
 from altalign.audit import rows as run_rows
 from altalign.audit.run_folder import RunFolder
@@ -28,7 +29,7 @@ _ABOUT = {
 
 @dataclass(frozen=True)
 class Amount:
-    """Rows, distinct images and bytes of a source."""
+    """Rows, distinct images and bytes; None where they were not counted."""
 
     rows: int
     images: int | None
@@ -36,14 +37,11 @@ class Amount:
 
 
 @dataclass(frozen=True)
-class Step:
+class Step(Amount):
     """What is left after a stage, in all and by source. An image of several sources counts once in all."""
 
     name: str
     about: str
-    rows: int
-    images: int | None
-    bytes: int | None
     by_source: dict[str, Amount]
 
 
@@ -61,22 +59,20 @@ def steps(run: RunFolder, counts: Rows) -> list[Step]:
         in_pool[source] += number if stage == Stage.EXTRACT else 0
         rows_after.setdefault(stage, Counter())[source] += number if reason == KEPT else 0
     names = sorted(in_pool, key=lambda name: (-in_pool[name], name))[:SOURCES_AT_MOST]
-    is_searched = bool(run.config.decontaminate.test_sets) or run.config.dedup.within_pool != "off"
-    stages = stages_of(rows_after)
     parts = [("pool", "image elements, rows and broken records found", in_pool)]
-    for stage in stages:
-        is_off = stage is Stage.DECONTAMINATE and not is_searched
-        about = "off: no search for near-duplicates" if is_off else _ABOUT[stage]
-        parts.append((stage.value, about, rows_after.get(stage, Counter())))
+    about = dict(_ABOUT)
+    if not run.config.decontaminate.test_sets and run.config.dedup.within_pool == "off":
+        about[Stage.DECONTAMINATE] = "off: no search for near-duplicates"
+    parts += [(stage.value, about[stage], rows_after.get(stage, Counter())) for stage in stages_of(rows_after)]
     parts.append(("shards", "samples written", parts[-1][2]))
     steps = []
-    for name, about, rows in parts:
+    for name, words, rows in parts:
         by_source = {source: rows[source] for source in names}
         if len(in_pool) > len(names):  # at every step, whether any is left of them
             by_source[OTHERS] = rows.total() - sum(by_source.values())
         amounts_of = {source: Amount(n, *amounts.get((name, source), (None, None))) for source, n in by_source.items()}
         number = summary["pairs"] if name == "shards" else rows.total()
-        steps.append(Step(name, about, number, *amounts.get((name, None), (None, None)), amounts_of))
+        steps.append(Step(number, *amounts.get((name, None), (None, None)), name, words, amounts_of))
     return steps
 
 
@@ -111,24 +107,17 @@ class StageReasons:
         return any(count for own, row in enumerate(self.overlap) for number, count in enumerate(row) if number != own)
 
 
-def dropped_images(run: RunFolder) -> dict[tuple[str, str], int]:
-    """Distinct images that were dropped, by stage and reason; empty if the run did not count them."""
-    return {(row["stage"], row["reason"]): row["images"] for row in run_rows.listed(run, DROPPED_IMAGES) or []}
-
-
-def of_stages(run: RunFolder, counts: Rows, images: Mapping[tuple[str, str], int]) -> list[StageReasons]:
-    """The reasons of every stage; distinct images that were dropped are by stage and reason."""
+def of_stages(run: RunFolder, counts: Rows) -> list[StageReasons]:
+    """The reasons of every stage."""
     failed_rows = run_rows.listed(run, FAILED_ROWS)
+    images = {(row["stage"], row["reason"]): row["images"] for row in run_rows.listed(run, DROPPED_IMAGES) or []}
     by_reason, all_of_them = run_rows.by_reason(counts), list[StageReasons]()
     for stage in stages_of(name for name, _, _ in counts):
         rows = Counter({reason: number for (name, reason), number in by_reason.items() if name == stage})
         holding, only = Counter[tuple[str, str]](), Counter[str]()
-        for row in failed_rows or ():
-            if row["stage"] == stage:
-                failed, number = row["failed"], row["rows"]
-                for one in failed:
-                    holding.update({(one, other): number for other in failed})
-                only.update({one: number for one in failed if len(failed) == 1})
+        for failed, number in ((row["failed"], row["rows"]) for row in failed_rows or () if row["stage"] == stage):
+            holding.update(dict.fromkeys(product(failed, failed), number))
+            only.update({one: number for one in failed if len(failed) == 1})
         known = [*own.reasons(stage, run.config), *reason_words.of_select(sorted({*rows, *only}))]
         names = [reason for reason in known if rows[reason] or holding[reason, reason]]
         reasons = []

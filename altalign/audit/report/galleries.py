@@ -1,11 +1,9 @@
 """Samples that a run chose by a hash: kept pairs, pairs of each reason, near-duplicates beside their test images."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from itertools import zip_longest
 from typing import Any
 
-from altalign import storage
 from altalign.audit import rows as run_rows
 from altalign.audit.run_folder import RunFolder
 from altalign.data.audit_tables import GALLERY, SAMPLES
@@ -15,32 +13,11 @@ from altalign.rules import own
 from altalign.rules.reason_words import of_select
 
 PICTURES_AT_MOST = 19_000_000  # bytes of data URIs
-STRIP = 8  # pictures of a row at the top of the page
 KINDS_OF_NEAR = ("just above", "just below", "dropped")  # in audit/near_duplicates/gallery.parquet
+_HEADS = {b"RIFF": "webp", b"\xff\xd8\xff": "jpeg", b"\x89PNG\r\n\x1a\n": "png"}  # of formats that browsers show
 
-
-@dataclass
-class Picture:
-    """A thumbnail: its bytes, and whether the page has room for it."""
-
-    data: bytes = field(repr=False)
-    kind: str  # as browsers name its format
-    is_shown: bool = True
-
-    @classmethod
-    def of(cls, data: bytes | None) -> "Picture | None":
-        """The picture of a format that browsers show, by its first bytes; None of anything else."""
-        if not data:
-            return None
-        if data[:4] == b"RIFF" and data[8:12] == b"WEBP":
-            return cls(data, "webp")
-        heads = {b"\xff\xd8\xff": "jpeg", b"\x89PNG\r\n\x1a\n": "png"}
-        return next((cls(data, kind) for head, kind in heads.items() if data.startswith(head)), None)
-
-    @property
-    def uri(self) -> str:
-        """The data URI, for `src`."""
-        return frame.data_uri(self.data, self.kind)
+# A data URI; empty of one that the page has no room for, None where there is none.
+Picture = str | None
 
 
 @dataclass(frozen=True)
@@ -56,7 +33,7 @@ class Card:
     key: str | None
     failed: list[str]
     measured: list[tuple[str, str]]
-    picture: Picture | None
+    picture: Picture = field(repr=False)
     is_nsfw: bool
 
 
@@ -81,71 +58,54 @@ class Near:
     image_url: str | None
     test_set: str
     test_image: str
-    image: Picture | None
-    test: Picture | None
+    image: Picture = field(repr=False)
+    test: Picture = field(repr=False)
 
 
-@dataclass(frozen=True)
-class Galleries:
-    """All galleries; None if the run has no file for them."""
+def within(at_most: int) -> Callable[[bytes | None], Picture]:
+    """A function that gives pictures while they have at most so many bytes together."""
+    left = at_most
 
-    samples: list[Gallery] | None
-    near: dict[str, list[Near]] | None
+    def picture(data: bytes | None) -> Picture:
+        nonlocal left
+        kind = next((kind for head, kind in _HEADS.items() if data and data.startswith(head)), None)
+        if data is None or kind is None:
+            return None
+        uri = frame.data_uri(data, kind)
+        left -= len(uri)
+        return uri if left >= 0 else ""
 
-    @property
-    def strip(self) -> tuple[list[tuple[Gallery, Card]], list[tuple[Gallery, Card]]]:
-        """Up to `STRIP` kept and as many dropped pictures for the top; of dropped ones, every reason takes turns."""
-        kept, others = list[tuple[Gallery, Card]](), list[list[tuple[Gallery, Card]]]()
-        for each in self.samples or []:
-            cards = [(each, card) for card in each.cards if card.picture and card.picture.is_shown and not card.is_nsfw]
-            if each.stage == KEPT:
-                kept += cards
-            else:
-                others.append(cards)
-        turns = [pair for turn in zip_longest(*others) for pair in turn if pair]
-        return kept[:STRIP], turns[:STRIP]
-
-    def fit(self, at_most: int = PICTURES_AT_MOST) -> None:
-        """Shows pictures while there is room: the strip, the first of every gallery, the second of each, and so on."""
-        rows = [[[card.picture] for card in gallery.cards] for gallery in self.samples or []]
-        rows += [[[each.image, each.test] for each in pairs] for pairs in (self.near or {}).values()]
-        left = at_most - sum(_bytes_in_page(card.picture) for cards in self.strip for _, card in cards)
-        for turn in zip_longest(*rows, fillvalue=[]):
-            for pictures in turn:  # all of these, or none if they do not fit
-                needed = sum(map(_bytes_in_page, pictures))
-                for picture in filter(None, pictures):
-                    picture.is_shown = needed <= left
-                left -= needed if needed <= left else 0
+    return picture
 
 
-def _bytes_in_page(picture: Picture | None) -> int:
-    return 4 * -(-len(picture.data) // 3) + 30 if picture else 0
-
-
-def of_run(
-    run: RunFolder, counts: Mapping[tuple[str, str], int], images: Mapping[tuple[str, str], int | None]
-) -> Galleries:
-    """Reads the galleries of a finished run; counts and distinct images are by stage and reason, kept ones as well."""
-    pairs, near = run_rows.listed(run, GALLERY), None
-    if pairs is not None:
-        near = {kind: list[Near]() for kind in KINDS_OF_NEAR}
-        for row in pairs:
-            pictures = {"image": Picture.of(row["image"]), "test": Picture.of(row["test"])}
-            near.setdefault(row.pop("kind"), []).append(Near(**{**row, **pictures}))
-    galleries = Galleries(samples(run, counts, images), near)
-    galleries.fit()
-    return galleries
+def near(run: RunFolder, picture: Callable[[bytes | None], Picture]) -> dict[str, list[Near]] | None:
+    """Near-duplicates of test images by kind; None if the run has no file for them."""
+    pairs = run_rows.listed(run, GALLERY)
+    if pairs is None:
+        return None
+    kinds = {kind: list[Near]() for kind in KINDS_OF_NEAR}
+    for row in pairs:
+        pictures = {"image": picture(row["image"]), "test": picture(row["test"])}
+        kinds.setdefault(row.pop("kind"), []).append(Near(**{**row, **pictures}))
+    return kinds
 
 
 def samples(
-    run: RunFolder, counts: Mapping[tuple[str, str], int], images: Mapping[tuple[str, str], int | None]
+    run: RunFolder,
+    counts: Mapping[tuple[str, str], int],
+    images: Mapping[tuple[str, str], int | None],
+    picture: Callable[[bytes | None], Picture],
+    reason: str = "",
 ) -> list[Gallery] | None:
-    """The kept pairs and those of each reason, in the order of stages; None if the run has no file for them."""
+    """The kept pairs and those of each reason, or of one, in the order of stages; None if the run has no file for them.
+
+    Counts and distinct images are by stage and reason.
+    """
     rows = run_rows.listed(run, SAMPLES)
     if rows is None:
         return None
     by_reason: dict[tuple[str, str], list[Card]] = {}
-    for row in rows:
+    for row in (row for row in rows if reason in ("", row["reason"])):
         nsfw = row["nsfw_score"]
         card = Card(
             caption=row["caption"] or "",
@@ -153,7 +113,7 @@ def samples(
             **{name: row[name] for name in ("image_url", "page_url", "source_key", "extra", "key")},
             failed=list(row["failed"] or []),
             measured=_measured(row),
-            picture=Picture.of(row["picture"]),
+            picture=picture(row["picture"]),
             is_nsfw=nsfw is not None and nsfw >= run.config.image.nsfw.drop_at_or_above,
         )
         by_reason.setdefault((row["stage"], row["reason"]), []).append(card)
@@ -188,18 +148,3 @@ def _measured(row: Mapping[str, Any]) -> list[tuple[str, str]]:
     ]
     forms = {int: "{:,}", float: "{:.4f}", str: "{}"}
     return [(name, forms[type(value)].format(value)) for name, value in values if value is not None]
-
-
-def thumbnail(tar: str, offset: int, size: int, *, pixels_at_most: int) -> Picture | None:
-    """A thumbnail of an image in a shard; None if it cannot be decoded, or not in this machine's memory."""
-    from altalign.filters import pixels, thumbnails  # kernels, which notebooks need not wait for
-    from altalign.machine import memory
-
-    limits = {"colour": True, "pixels_at_most": pixels_at_most, "short_side_px": thumbnails.WEBP_SIDE_PX}
-    data = storage.read_range(tar, offset, size)
-    try:
-        with memory.reserved(0 if memory.is_ample() else pixels.peak_bytes(data, **limits)):
-            decoded = pixels.decode(data, **limits).pixels
-    except MemoryError:
-        return None
-    return None if decoded is None else Picture(thumbnails.webp(decoded), "webp")

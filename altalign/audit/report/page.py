@@ -9,10 +9,10 @@ from altalign import __version__, storage
 from altalign.audit import rows as run_rows
 from altalign.audit.checks import findings
 from altalign.audit.checks.findings import Check
-from altalign.audit.report import FOLDER, captions, distributions, fidelity, funnel, galleries, scores, thresholds
+from altalign.audit.report import FOLDER, captions, distributions, fidelity, funnel, galleries, scores
 from altalign.audit.report.distributions import Distribution
 from altalign.audit.report.funnel import StageReasons, Step
-from altalign.audit.report.galleries import Galleries
+from altalign.audit.report.galleries import Gallery, Near
 from altalign.audit.run_folder import RunFolder
 from altalign.data.audit_tables import BALANCED
 from altalign.data.counts import Counts
@@ -36,8 +36,9 @@ class Numbers:
     stages: list[StageReasons]
     distributions: list[Distribution]
     thresholds: list[Distribution]
-    galleries: Galleries
-    frequent: captions.Frequent
+    samples: list[Gallery] | None
+    near: dict[str, list[Near]] | None
+    frequent: dict[str, list[dict[str, Any]]]
     scores: scores.Scores | None
     slices: list[captions.Slice]
     balanced: list[dict[str, Any]]
@@ -49,11 +50,11 @@ class Numbers:
 
     def counting(self, measure: str) -> list[Step]:
         """The steps of the funnel that count a measure ("rows", "images" or "bytes") by source."""
-        return [
-            step
-            for step in self.funnel
-            if any(getattr(amount, measure) is not None for amount in step.by_source.values())
-        ]
+
+        def counts(step: Step) -> bool:
+            return any(getattr(amount, measure) is not None for amount in step.by_source.values())
+
+        return list(filter(counts, self.funnel))
 
     def to_json(self) -> dict[str, object]:
         """The content of `audit/report.json`: the numbers of the page that no other file has, without times."""
@@ -64,10 +65,10 @@ class Numbers:
             "thresholds": [asdict(each) for each in self.thresholds],
             "galleries": {
                 f"{each.stage}/{each.reason}": {"rows": each.rows, "shown": len(each.cards)}
-                for each in self.galleries.samples or []
+                for each in self.samples or []
             },
             "fidelity": asdict(self.fidelity),
-            **({"scores": self.scores.to_json()} if self.scores else {}),
+            **({"scores": asdict(self.scores)} if self.scores else {}),
             **({"balanced": self.balanced} if self.balanced else {}),
             **({"slices": [asdict(each) for each in self.slices]} if self.slices else {}),
         }
@@ -85,19 +86,21 @@ def gather(run: RunFolder, checks: Sequence[Check], words: Mapping[str, str] | N
     Raises UnreadableError: a file of the run is damaged; UsageError: a list cannot be read.
     """
     counts = run_rows.counts(run)
-    steps, images = funnel.steps(run, counts), funnel.dropped_images(run)
-    of_samples = galleries.of_run(run, run_rows.by_reason(counts), {**images, (KEPT, KEPT): steps[-1].images})
+    steps, stages, drawn = funnel.steps(run, counts), funnel.of_stages(run, counts), distributions.of_run(run)
+    images = {(stage.stage, reason.name): reason.images for stage in stages for reason in stage.reasons}
+    picture = galleries.within(galleries.PICTURES_AT_MOST)
     seconds = sum(each["seconds"] for each in run.facts["stages"].values())
     return Numbers(
         folder=run.folder,
         generator=generator(run),
         funnel=steps,
-        stages=funnel.of_stages(run, counts, images),
-        distributions=distributions.of_run(run),
-        thresholds=thresholds.of_run(run),
-        galleries=of_samples,
+        stages=stages,
+        distributions=[each for each in drawn if not each.is_curve],
+        thresholds=[each for each in drawn if each.is_curve],
+        near=galleries.near(run, picture),
+        samples=galleries.samples(run, run_rows.by_reason(counts), images | {(KEPT, KEPT): steps[-1].images}, picture),
         frequent=captions.frequent(run),
-        scores=scores.of_run(run, of_samples),
+        scores=scores.of_run(run),
         slices=captions.slices(run, words or {}),
         balanced=(run_rows.listed(run, BALANCED) or [])[:BALANCED_AT_MOST],
         checks=checks,
@@ -110,8 +113,7 @@ def gather(run: RunFolder, checks: Sequence[Check], words: Mapping[str, str] | N
 
 def html(numbers: Numbers) -> bytes:
     """The whole page in UTF-8."""
-    drawn = [*numbers.distributions, *numbers.thresholds]
-    drawn += [*numbers.scores.distributions, *numbers.scores.thresholds] if numbers.scores else []
+    drawn = [*numbers.distributions, *numbers.thresholds, *(numbers.scores.distributions if numbers.scores else ())]
     charts = {
         each.key: {
             "labels": [part.label for part in each.bins],
@@ -123,7 +125,6 @@ def html(numbers: Numbers) -> bytes:
             "curve": each.is_curve,
         }
         for each in drawn
-        if each.bins
     }
     return frame.rendered(
         FOLDER,
@@ -131,7 +132,8 @@ def html(numbers: Numbers) -> bytes:
         styles=_STYLES,
         scripts=_SCRIPTS,
         numbers=numbers,
-        sources=sorted({card.source for each in numbers.galleries.samples or [] for card in each.cards}),
+        quantiles=scores.QUANTILES,
+        sources=sorted({card.source for each in numbers.samples or [] for card in each.cards}),
         data=frame.inline({"charts": charts}),
         failed=findings.failed(numbers.checks),
         not_asked=findings.not_asked(numbers.checks),

@@ -360,7 +360,7 @@ def _write_strings(run: Path, pool: list[Candidate], limits: Limits) -> None:
     write_captions(run, ["a red boat", "a blue boat", "a red boat on the sea"], ["click here", "logo"])
     frequent = [("text", "click here", 3_000), ("text", "logo", 40), ("image", "https://img.example/1.jpg", 5_000)]
     _table(run, FREQUENT, frequent)
-    _table(run, EDGE_NGRAMS, [("red boat", 4, 16, True), ("qx", None, 8, False)])
+    _table(run, EDGE_NGRAMS, [("red boat", 4, 16, True), ("qx", 2, 8, False)])
     _table(run, HOSTS, [("a.example", 40, 30, 10, 4), ("b.example", 60, 60, 50, 4)])
     scripts = [("Latin", "kept", 5, 2), ("Latin", "text_too_short", 3, 2), ("Han", "text_too_long", 2, 2)]
     _table(run, SCRIPTS, scripts)

@@ -159,20 +159,6 @@ def pictured(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return written(run)[1]
 
 
-@pytest.mark.parametrize("width", WIDTHS)
-def test_kept_and_dropped_pictures_stand_right_under_the_headline(chromium: Any, pictured: Path, width: int):
-    with opened(chromium, pictured, width=width) as tab:
-        kept, dropped = tab.page.locator(".strip").all()
-        assert (kept.locator("img").count(), dropped.locator("img").count()) == (8, 8)
-        assert kept.bounding_box()["y"] < 300
-        assert dropped.locator(".label").all_inner_texts() == ["image_too_small", "image_too_elongated"] * 4
-        tab.page.get_by_label("Text", exact=True).fill("verstreut")  # hides the samples that the link leads to
-        dropped.locator("a").first.click()
-        tab.page.locator("#samples-image-image_too_small .card").first.wait_for(state="visible")
-        assert tab.page.get_by_label("Text", exact=True).input_value() == ""
-        assert_quiet(tab, pictured)
-
-
 @pytest.mark.everyday
 @pytest.mark.parametrize("is_refused", [False, True])
 def test_the_explain_command_is_copied_as_a_shell_needs_it(chromium: Any, pictured: Path, *, is_refused: bool):
