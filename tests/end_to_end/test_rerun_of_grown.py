@@ -115,7 +115,6 @@ def test_status_says_what_a_kill_has_left_out(folder: Path, capsys: pytest.Captu
     (folder / "my run" / ".adding").mkdir()
     assert main(["status", "my run"]) == 0
     said = " ".join(capsys.readouterr().out.split())
-    assert "`altalign audit 'my run'` writes it" in said
     assert "run the same `altalign add` again" in said
 
 
