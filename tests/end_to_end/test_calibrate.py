@@ -304,7 +304,7 @@ def test_test_sets_can_be_given_beside_those_of_the_run(folder: Path) -> None:
         (["run", "config.toml"], "config.toml: a file, where the folder of a calibration is meant"),
         (
             ["run", "out", "--", "--job_endpoint=host:1"],
-            "-- --job_endpoint=host:1: calibrating runs in this process, whichever engine the run was made on",
+            "-- --job_endpoint=host:1: calibrating runs in this process, and has no flags for Beam",
         ),
         (["run", "."], ".: a folder that is no calibration (it has no calibration.json); choose another, or empty it"),
     ],
