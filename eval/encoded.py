@@ -164,5 +164,4 @@ class Features:
 def _nothing(images: Images) -> str:
     if not len(images):
         return "no image is in the set; look at its paths and columns"
-    rest = f"nor can any of the set's {len(images):,} images; give a column or files of images"
-    return f"{images.names[0]}: cannot be decoded, {rest}"
+    return f"{images.names[0]}: cannot be decoded, nor any of {len(images):,} images; give a column or files of images"
