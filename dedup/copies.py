@@ -8,15 +8,14 @@ All randomness comes from the pixels and the transform's name, so an image has t
 import hashlib
 import io
 from collections.abc import Callable, Iterator, Mapping
-from functools import partial
 
 import numpy as np
 import numpy.typing as npt
 from PIL import Image, ImageDraw, ImageEnhance, ImageFilter, ImageFont
 
 Pixels = npt.NDArray[np.uint8]
-Enhancer = Callable[[Image.Image], ImageEnhance._Enhance]  # pyright: ignore[reportPrivateUsage] (it has no other name)
-Transform = Callable[[Image.Image, np.random.Generator], Image.Image]
+Random = np.random.Generator
+Transform = Callable[[Image.Image, Random], Image.Image]
 
 BLACK, WHITE = (0, 0, 0), (255, 255, 255)
 WORDS = ("shop", "stock", "photo", "free", "gallery", "pictures", "sale", "best", "image", "online")
@@ -33,34 +32,30 @@ def copies_of(pixels: Pixels) -> Iterator[tuple[str, Pixels]]:
         yield name, np.asarray(transform(image, np.random.default_rng(int.from_bytes(digest, "little"))))
 
 
-def _recoded(image: Image.Image, _: np.random.Generator, *, quality: int) -> Image.Image:
+def _recoded(image: Image.Image, quality: int) -> Image.Image:
     file = io.BytesIO()
     image.save(file, "JPEG", quality=quality)
     return Image.open(file).convert("RGB")
 
 
-def _scaled(image: Image.Image, _: np.random.Generator, *, x: float = 1.0, y: float = 1.0) -> Image.Image:
+def _scaled(image: Image.Image, x: float, y: float) -> Image.Image:
     size = max(1, round(image.width * x)), max(1, round(image.height * y))
     return image.resize(size, Image.Resampling.BICUBIC)
 
 
-def _shrunk(image: Image.Image, random: np.random.Generator, *, long_side_px: int) -> Image.Image:
+def _shrunk(image: Image.Image, long_side_px: int) -> Image.Image:
     factor = min(1.0, long_side_px / max(image.size))
-    return _scaled(image, random, x=factor, y=factor)
+    return _scaled(image, factor, factor)
 
 
-def _cropped(image: Image.Image, random: np.random.Generator, *, share: float) -> Image.Image:
+def _cropped(image: Image.Image, random: Random, share: float) -> Image.Image:
     """The image without this share of its width and of its height, cut off at two or four sides."""
     width, height = (max(1, round(side * (1 - share))) for side in image.size)
     left, top = int(random.integers(image.width - width + 1)), int(random.integers(image.height - height + 1))
     return image.crop((left, top, left + width, top + height))
 
 
-def _enhanced(image: Image.Image, _: np.random.Generator, *, by: Enhancer, factor: float) -> Image.Image:
-    return by(image).enhance(factor)
-
-
-def _written_on(image: Image.Image, random: np.random.Generator) -> Image.Image:
+def _written_on(image: Image.Image, random: Random) -> Image.Image:
     """A line of text in one of the image's quarters, white with a black edge."""
     written = image.copy()
     size = max(6, min(image.size) // 10)
@@ -70,7 +65,7 @@ def _written_on(image: Image.Image, random: np.random.Generator) -> Image.Image:
     return written
 
 
-def _captioned(image: Image.Image, random: np.random.Generator) -> Image.Image:
+def _captioned(image: Image.Image, random: Random) -> Image.Image:
     """The image with a black bar and text over its lowest tenth."""
     written, height = image.copy(), max(1, image.height // 10)
     top, font = image.height - height, ImageFont.load_default(max(6, height * 2 // 3))
@@ -80,22 +75,19 @@ def _captioned(image: Image.Image, random: np.random.Generator) -> Image.Image:
     return written
 
 
-def _watermarked(image: Image.Image, random: np.random.Generator) -> Image.Image:
+def _watermarked(image: Image.Image, random: Random) -> Image.Image:
     """The image with translucent words across the middle, as wide as the image."""
-    mask = Image.new("L", image.size, 0)
-    text = _words(random, 2)
+    mask, text = Image.new("L", image.size, 0), _words(random, 2)
     font = ImageFont.load_default(max(6, 2 * image.width // len(text)))
     ImageDraw.Draw(mask).text((image.width // 2, image.height // 2), text, 115, font, anchor="mm")
     return Image.composite(Image.new("RGB", image.size, WHITE), image, mask)
 
 
-def _words(random: np.random.Generator, count: int) -> str:
+def _words(random: Random, count: int) -> str:
     return " ".join(WORDS[i] for i in random.integers(len(WORDS), size=count))
 
 
-def _framed(
-    image: Image.Image, _: np.random.Generator, *, x: float, y: float, colour: tuple[int, int, int]
-) -> Image.Image:
+def _framed(image: Image.Image, x: float, y: float, colour: tuple[int, int, int]) -> Image.Image:
     """The image on a larger ground: wider by the share x on the left and right each, higher by y above and below."""
     left, top = round(image.width * x), round(image.height * y)
     ground = Image.new("RGB", (image.width + 2 * left, image.height + 2 * top), colour)
@@ -103,57 +95,49 @@ def _framed(
     return ground
 
 
-def _turned(image: Image.Image, random: np.random.Generator, *, degrees: float) -> Image.Image:
+def _turned(image: Image.Image, random: Random, degrees: float) -> Image.Image:
     """The image turned to the left or to the right in the same frame, with white corners."""
     return image.rotate(degrees if random.integers(2) else -degrees, Image.Resampling.BICUBIC, fillcolor=WHITE)
 
 
-def _blurred(image: Image.Image, _: np.random.Generator) -> Image.Image:
-    return image.filter(ImageFilter.GaussianBlur(min(image.size) / 100))
-
-
-def _noisy(image: Image.Image, random: np.random.Generator) -> Image.Image:
+def _noisy(image: Image.Image, random: Random) -> Image.Image:
     noise = np.rint(random.normal(0.0, 12.0, (image.height, image.width, 3)))
     return Image.fromarray(np.clip(np.asarray(image) + noise, 0, 255).astype(np.uint8))
 
 
-def _sharpened(image: Image.Image, _: np.random.Generator) -> Image.Image:
-    return image.filter(ImageFilter.UnsharpMask(radius=2, percent=150, threshold=0))
-
-
-def _mixed(image: Image.Image, random: np.random.Generator) -> Image.Image:
+def _mixed(image: Image.Image, random: Random) -> Image.Image:
     """The image after what happens to pictures that are passed on: cropped, brightened, written on, shrunk, recoded."""
-    image = ImageEnhance.Brightness(_cropped(image, random, share=0.03)).enhance(1.1)
-    return _recoded(_scaled(_written_on(image, random), random, x=0.7, y=0.7), random, quality=40)
+    image = ImageEnhance.Brightness(_cropped(image, random, 0.03)).enhance(1.1)
+    return _recoded(_scaled(_written_on(image, random), 0.7, 0.7), 40)
 
 
 TRANSFORMS: Mapping[str, Transform] = {
-    "jpeg 75": partial(_recoded, quality=75),
-    "jpeg 30": partial(_recoded, quality=30),
-    "jpeg 10": partial(_recoded, quality=10),
-    "half the size": partial(_scaled, x=0.5, y=0.5),
-    "64 px": partial(_shrunk, long_side_px=64),
-    "crop 2 %": partial(_cropped, share=0.02),
-    "crop 5 %": partial(_cropped, share=0.05),
-    "crop 10 %": partial(_cropped, share=0.10),
-    "crop 20 %": partial(_cropped, share=0.20),
-    "width x 0.85": partial(_scaled, x=0.85),
-    "width x 1.2": partial(_scaled, x=1.2),
-    "brightness -20 %": partial(_enhanced, by=ImageEnhance.Brightness, factor=0.8),
-    "brightness +20 %": partial(_enhanced, by=ImageEnhance.Brightness, factor=1.2),
-    "contrast x 0.7": partial(_enhanced, by=ImageEnhance.Contrast, factor=0.7),
-    "contrast x 1.3": partial(_enhanced, by=ImageEnhance.Contrast, factor=1.3),
-    "grey": partial(_enhanced, by=ImageEnhance.Color, factor=0.0),
-    "saturation x 1.6": partial(_enhanced, by=ImageEnhance.Color, factor=1.6),
+    "jpeg 75": lambda image, _: _recoded(image, 75),
+    "jpeg 30": lambda image, _: _recoded(image, 30),
+    "jpeg 10": lambda image, _: _recoded(image, 10),
+    "half the size": lambda image, _: _scaled(image, 0.5, 0.5),
+    "64 px": lambda image, _: _shrunk(image, 64),
+    "crop 2 %": lambda image, random: _cropped(image, random, 0.02),
+    "crop 5 %": lambda image, random: _cropped(image, random, 0.05),
+    "crop 10 %": lambda image, random: _cropped(image, random, 0.10),
+    "crop 20 %": lambda image, random: _cropped(image, random, 0.20),
+    "width x 0.85": lambda image, _: _scaled(image, 0.85, 1.0),
+    "width x 1.2": lambda image, _: _scaled(image, 1.2, 1.0),
+    "brightness -20 %": lambda image, _: ImageEnhance.Brightness(image).enhance(0.8),
+    "brightness +20 %": lambda image, _: ImageEnhance.Brightness(image).enhance(1.2),
+    "contrast x 0.7": lambda image, _: ImageEnhance.Contrast(image).enhance(0.7),
+    "contrast x 1.3": lambda image, _: ImageEnhance.Contrast(image).enhance(1.3),
+    "grey": lambda image, _: ImageEnhance.Color(image).enhance(0.0),
+    "saturation x 1.6": lambda image, _: ImageEnhance.Color(image).enhance(1.6),
     "text": _written_on,
     "caption bar": _captioned,
     "watermark": _watermarked,
-    "white border 5 %": partial(_framed, x=0.05, y=0.05, colour=WHITE),
-    "black border 5 %": partial(_framed, x=0.05, y=0.05, colour=BLACK),
-    "letterbox 10 %": partial(_framed, x=0.0, y=0.10, colour=BLACK),
-    "turn 3 degrees": partial(_turned, degrees=3.0),
-    "blur": _blurred,
+    "white border 5 %": lambda image, _: _framed(image, 0.05, 0.05, WHITE),
+    "black border 5 %": lambda image, _: _framed(image, 0.05, 0.05, BLACK),
+    "letterbox 10 %": lambda image, _: _framed(image, 0.0, 0.10, BLACK),
+    "turn 3 degrees": lambda image, random: _turned(image, random, 3.0),
+    "blur": lambda image, _: image.filter(ImageFilter.GaussianBlur(min(image.size) / 100)),
     "noise": _noisy,
-    "sharpen": _sharpened,
+    "sharpen": lambda image, _: image.filter(ImageFilter.UnsharpMask(radius=2, percent=150, threshold=0)),
     "mix": _mixed,
 }

@@ -36,10 +36,7 @@ def squared_norms(vectors: np.ndarray) -> np.ndarray:
     norms = np.zeros(len(vectors), np.int64)
     _square(np.ascontiguousarray(vectors), norms)
     if len(norms) and norms.max() > NORM_AT_MOST**2:
-        raise ValueError(
-            f"the norm of vector {norms.argmax()} is {norms.max() ** 0.5:,.0f}; "
-            f"at most {NORM_AT_MOST:,} keeps dot products in 32 bits"
-        )
+        raise ValueError(f"a norm of {norms.max() ** 0.5:,.0f}; at most {NORM_AT_MOST:,} keeps dot products in 32 bits")
     return norms
 
 
@@ -65,10 +62,8 @@ def largest(vectors: np.ndarray, others: np.ndarray, k: int) -> tuple[np.ndarray
 
     Returns their places, int32[n, k], the largest dot product first; and the dot products, int32[n, k].
     """
-    if vectors.ndim != 2 or others.ndim != 2 or vectors.shape[1] != others.shape[1]:
-        raise ValueError(f"vectors of shapes {vectors.shape} and {others.shape} have no dot products")
-    if not 1 <= k <= len(others):
-        raise ValueError(f"no {k} largest of {len(others)}")
+    if vectors.shape[1:] != others.shape[1:] or not 1 <= k <= len(others):
+        raise ValueError(f"vectors of shapes {vectors.shape} and {others.shape} have no {k} largest products")
     squared_norms(vectors)
     squared_norms(others)
     strips = packed(others)

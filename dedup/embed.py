@@ -47,13 +47,11 @@ _EXACT_ROWS_AT_MOST = 2**21  # differences of 17 bits, squared and summed, stay 
 
 
 def dct_coefficients(luma: npt.NDArray[np.uint8]) -> tuple[npt.NDArray[np.int16], npt.NDArray[np.bool_]]:
-    """The low frequencies of thumbnails, uint8[n, 32, 32], and which thumbnails are flat.
+    """The low frequencies of thumbnails, uint8[n, 32, 32], and which are flat: these have no embedding.
 
-    Returns int16[n, 192] in the order of `FREQUENCIES`, in eighths of a gray level, rounded to the nearest (halves to
-    even); and bool[n], whether the deviation of the pixels is below 10 gray levels. A flat image has no embedding.
+    They are int16[n, 192] in the order of `FREQUENCIES`, in eighths of a gray level, rounded to the nearest (halves to
+    even). Flat, bool[n], is a deviation of the pixels below 10 gray levels.
     """
-    if luma.dtype != np.uint8 or luma.shape[1:] != (SIDE_PX, SIDE_PX):
-        raise ValueError(f"thumbnails are uint8 of shape (n, 32, 32), these are {luma.dtype} of shape {luma.shape}")
     coefficients, is_flat = np.empty((len(luma), COEFFICIENTS), np.int16), np.empty(len(luma), np.bool_)
     _transform(np.ascontiguousarray(luma), _COSINES, FREQUENCIES, coefficients, is_flat)
     return coefficients, is_flat
@@ -104,20 +102,20 @@ def mirrored(coefficients: npt.NDArray[np.int16]) -> npt.NDArray[np.int16]:
 
 @dataclass(frozen=True, eq=False)
 class Map:
-    """A linear map from coefficients to vectors, in integers.
-
-    Raises:
-        ValueError: an array has another shape or type, or values out of range: the file is not of a map.
-    """
+    """A linear map from coefficients to vectors, in integers. Raises ValueError: an array is none of a map."""
 
     mean: npt.NDArray[np.int32]  # [192], subtracted first, in the unit of the coefficients; from -2^15 to 2^15
     matrix: npt.NDArray[np.int32]  # [d, 192], from -2^24 to 2^24; its scale is free: vectors are scaled to one length
 
     def __post_init__(self):
-        _check_integers("mean", self.mean, (COEFFICIENTS,), _MEAN_AT_MOST)
-        _check_integers("matrix", self.matrix, (*self.matrix.shape[:1], COEFFICIENTS), _MATRIX_AT_MOST)
-        if not 1 <= len(self.matrix) <= DIMENSIONS_AT_MOST:
-            raise ValueError(f"the matrix of a map has 1 to {DIMENSIONS_AT_MOST:,} rows, this one {len(self.matrix):,}")
+        for array, shape, at_most in (
+            (self.mean, (COEFFICIENTS,), _MEAN_AT_MOST),
+            (self.matrix, (*self.matrix.shape[:1], COEFFICIENTS), _MATRIX_AT_MOST),
+        ):
+            if array.dtype != np.int32 or array.shape != shape or not 1 <= len(array) <= DIMENSIONS_AT_MOST:
+                raise ValueError(f"{array.dtype} of shape {array.shape}, not int32 of shape {shape}")
+            if max(int(array.max()), -int(array.min())) > at_most:
+                raise ValueError(f"a value is more than {at_most:,} off 0")
 
     @property
     def dimensions(self) -> int:
@@ -125,25 +123,10 @@ class Map:
         return len(self.matrix)
 
     def embed(self, coefficients: npt.NDArray[np.int16]) -> npt.NDArray[np.int16]:
-        """Vectors of length `NORM`, int16[n, dimensions], of coefficients of images that are not flat, int16[n, 192].
-
-        They are all zeros for an image that equals the mean.
-        """
-        if coefficients.dtype != np.int16 or coefficients.shape[1:] != (COEFFICIENTS,):
-            given = f"{coefficients.dtype} of shape {coefficients.shape}"
-            raise ValueError(f"coefficients are int16 of shape (n, {COEFFICIENTS}), these are {given}")
+        """Vectors of length `NORM`, int16[n, d], of coefficients, int16[n, 192]; zeros where these equal the mean."""
         vectors = np.empty((len(coefficients), self.dimensions), np.int16)
         _project(np.ascontiguousarray(coefficients), self.mean, self.matrix, vectors)
         return vectors
-
-
-def _check_integers(name: str, array: npt.NDArray[np.int32], shape: tuple[int, ...], at_most: int) -> None:
-    if array.dtype != np.int32 or array.shape != shape:
-        raise ValueError(f"the {name} of a map is int32 of shape {shape}, this is {array.dtype} of shape {array.shape}")
-    if array.size and max(int(array.max()), -int(array.min())) > at_most:
-        raise ValueError(
-            f"the {name} of a map is at most {at_most:,} off 0, this one goes from {array.min():,} to {array.max():,}"
-        )
 
 
 @njit(nogil=True, cache=True)
@@ -196,17 +179,12 @@ def _to_norm(values: np.ndarray, vector: np.ndarray) -> None:
 
 
 def quantized(features: npt.NDArray[np.floating]) -> npt.NDArray[np.int16]:
-    """Features of a model as vectors of length `NORM`, int16[n, d]; zeros stay zeros.
+    """Features of a model as vectors of length `NORM`, int16[n, d], the same on every machine; zeros stay zeros.
 
-    The same features give the same vectors on every machine.
-
-    Raises:
-        ValueError: the array has another shape, or a value is not finite; no vector would be right.
+    Raises ValueError: the array has another shape, or a value is not finite.
     """
     if features.ndim != 2 or not 1 <= features.shape[1] <= DIMENSIONS_AT_MOST:
-        raise ValueError(
-            f"features have the shape (n, d), d from 1 to {DIMENSIONS_AT_MOST:,}; these have {features.shape}"
-        )
+        raise ValueError(f"features of shape {features.shape}, not (n, d) with d from 1 to {DIMENSIONS_AT_MOST:,}")
     exact = features.astype(np.float64)
     if not np.isfinite(exact).all():
         row = int(np.flatnonzero(~np.isfinite(exact).all(axis=1))[0])
@@ -225,37 +203,27 @@ def learn_map(
     *,
     dimensions: int = DIMENSIONS,
 ) -> Map:
-    """The map that holds copies together and other images apart.
+    """The map that holds copies together and other images apart, of at most 192 dimensions.
 
     Its rows are the leading generalised eigenvectors of the images' scatter against that of their copies (Fisher's
     discriminant with one class per image), scaled to unit scatter within. Both scatters have 5 % of their diagonal
     added, so that a map of few images is not fitted to their accidents and has all its dimensions. The map depends on
     the images and copies but not on their order; the eigenvectors come from the machine's linear algebra.
 
-    Args:
-        originals: coefficients of images of the run, int16[n, 192], none of them flat; those without copies count in
-            the scatter of images.
-        copies: coefficients of their copies, int16[m, 192]; m is below two million.
-        copy_of: row of each copy's original, int[m].
-        dimensions: of the vectors, at most 192.
+    Coefficients are int16[n, 192] of images, none of them flat, and int16[m, 192] of copies, m below two million;
+    `copy_of`, int[m], has the row of each copy's original.
     """
     if len(originals) < 2 or not 1 <= len(copies) < _EXACT_ROWS_AT_MOST:
-        given = f"from {len(originals):,} and {len(copies):,}"
-        raise ValueError(
-            f"a map is learned from two images or more and 1 to {_EXACT_ROWS_AT_MOST - 1:,} copies, not {given}"
-        )
-    mean, total = _scatter(originals.astype(np.float64))
+        most = f"two images or more and 1 to {_EXACT_ROWS_AT_MOST - 1:,} copies"
+        raise ValueError(f"a map is learned from {most}, not from {len(originals):,} and {len(copies):,}")
+    values = originals.astype(np.float64)  # of integers: sums are exact in any order and with any BLAS
+    sums = values.sum(axis=0)
+    mean, total = sums / len(values), values.T @ values / len(values) - np.outer(sums, sums) / len(values) ** 2
     changes = copies.astype(np.float64) - originals[copy_of]
     within = changes.T @ changes / len(changes)
     rows = _discriminants(total, within)[:dimensions]
     matrix = np.rint(rows * (_MATRIX_AT_MOST / np.abs(rows).max())).astype(np.int32)
     return Map(np.rint(mean).astype(np.int32), matrix)
-
-
-def _scatter(values: npt.NDArray[np.float64]) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
-    """Mean and covariance of integers; their sums are exact in any order and with any BLAS."""
-    sums, products = values.sum(axis=0), values.T @ values
-    return sums / len(values), products / len(values) - np.outer(sums, sums) / len(values) ** 2
 
 
 def _discriminants(total: npt.NDArray[np.float64], within: npt.NDArray[np.float64]) -> npt.NDArray[np.floating]:

@@ -11,7 +11,7 @@ import numpy as np
 from numba import njit
 
 from altalign.dedup import clusters
-from altalign.dedup.buckets import nearest_clusters
+from altalign.dedup.clusters import nearest_clusters
 from altalign.dedup.near_duplicates import Pairs, TestSide, find_pairs
 
 IMAGES_PER_CELL = 15_000
@@ -41,13 +41,11 @@ def train_cells(sample: np.ndarray, cells: int) -> np.ndarray:
 def join(vectors: np.ndarray, visitors: np.ndarray, *, above: float, at_most: int = CELL_AT_MOST) -> Pairs:
     """Pairs that connect the groups of a cell, among its own vectors and between these and its visitors.
 
-    They are not all pairs above the threshold, but connect whatever all of them connect, and are fewer than the
-    vectors. Each has its own cosine. Equal vectors need no search. A cell of more than `at_most` (alike images by the
-    million) is split, and its parts are joined like cells, so pairs between them may be missed. A cell that cannot be
-    split is joined whole, in a time that grows with its square.
+    They are fewer than all pairs above the threshold, but connect what these connect. A cell of more than `at_most`
+    (alike images by the million) is split, and its parts are joined like cells, so pairs between them may be missed. A
+    cell that cannot be split is joined whole, in a time that grows with its square.
 
-    Vectors are int16[n, d], visitors int16[m, d], numbered on from n. Of each pair, `rows` is the smaller number and
-    `tests` the larger one.
+    Vectors are int16[n, d], visitors int16[m, d], numbered on from n. Of each pair, `rows` is the smaller number.
     """
     both = np.concatenate([vectors, visitors])
     distinct, firsts = originals(both)
@@ -82,10 +80,9 @@ def groups(left: np.ndarray, right: np.ndarray, count: int) -> np.ndarray:
 
 
 def replaced(left: np.ndarray, right: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """The images that go, by the pairs of all cells, and for each the one that stays: the smallest of its group.
+    """The images that go, in order, by the pairs of all cells, and for each what stays: the smallest of its group.
 
-    Arguments (of shape (pairs,)) and results (of shape (images that go,), in order) are identities of any type that
-    sorts.
+    Images are identities of any type that sorts.
     """
     identities, left, right = _numbered(left, right)
     staying = groups(left, right, len(identities))
@@ -136,7 +133,11 @@ def _compared(vectors: np.ndarray, own: int, above: float, at_most: int) -> Iter
     """Pairs between a cell's first `own` vectors and all its vectors; a cell that is too large is split."""
     parts = _parts(vectors, -(-_PARTS * len(vectors) // at_most)) if len(vectors) > at_most else []
     if not parts or max(len(visited) + len(visiting) for visited, visiting in parts) > _HARDLY_SPLIT * len(vectors):
-        yield from _compared_whole(vectors, own, above)
+        side, step = TestSide.build(vectors[:own], above=above), max(1, _PAIRS_AT_A_TIME // max(1, own))
+        for begin in range(0, len(vectors), step):
+            rows, tests, cosines = find_pairs(vectors[begin : begin + step], side.first(begin + step), above=above)
+            is_once = tests < rows + begin
+            yield Pairs(tests[is_once], rows[is_once] + begin, cosines[is_once])
         return
     for numbers_of_own, numbers_of_visitors in parts:
         numbers = np.concatenate([numbers_of_own, numbers_of_visitors])
@@ -156,14 +157,6 @@ def _parts(vectors: np.ndarray, count: int) -> list[tuple[np.ndarray, np.ndarray
     ]
 
 
-def _compared_whole(vectors: np.ndarray, own: int, above: float) -> Iterator[Pairs]:
-    side, step = TestSide.build(vectors[:own], above=above), max(1, _PAIRS_AT_A_TIME // max(1, own))
-    for begin in range(0, len(vectors), step):
-        rows, tests, cosines = find_pairs(vectors[begin : begin + step], side.first(begin + step), above=above)
-        is_once = tests < rows + begin
-        yield Pairs(tests[is_once], rows[is_once] + begin, cosines[is_once])
-
-
 # Groups ---------------------------------------------------------------------------------------------------------------
 
 
@@ -177,7 +170,7 @@ def _root(parents: np.ndarray, i: int) -> int:
 
 @njit(nogil=True, cache=True)
 def _union(parents: np.ndarray, left: np.ndarray, right: np.ndarray, is_new: np.ndarray) -> None:
-    """Connect pairs; the smallest number of a group is its root."""
+    # the smallest number of a group is its root
     for pair in range(len(left)):
         a, b = _root(parents, left[pair]), _root(parents, right[pair])
         is_new[pair] = a != b

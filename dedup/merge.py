@@ -27,16 +27,15 @@ class CountHistogram:
     keys_of: Mapping[int, int] = field(default_factory=Counter[int])  # by count
 
     @classmethod
-    def from_counts(cls, counts: npt.NDArray[np.int64]) -> "CountHistogram":
-        """The histogram of counts, int64[n]."""
+    def from_counts(cls, counts: npt.NDArray[np.int64], tally: npt.NDArray[np.int64] | None = None) -> "CountHistogram":
+        """The histogram of counts, int64[n]; those below 4,096 are in a tally, int64[m], if it is given.
+
+        Entry i of the tally is the number of keys with count i.
+        """
+        tally = np.bincount(counts[counts < _DENSE]) if tally is None else tally
         values, keys = np.unique(counts[counts >= _DENSE], return_counts=True)
         large = dict(zip(values.tolist(), keys.tolist(), strict=True))
-        return cls({**cls.from_tally(np.bincount(counts[counts < _DENSE])).keys_of, **large})
-
-    @classmethod
-    def from_tally(cls, tally: npt.NDArray[np.int64]) -> "CountHistogram":
-        """The histogram of a tally, int64[n]: entry i is the number of keys with count i."""
-        return cls({int(c): int(tally[c]) for c in np.flatnonzero(tally)})
+        return cls({int(count): int(tally[count]) for count in np.flatnonzero(tally)} | large)
 
     @classmethod
     def total(cls, parts: "Iterable[CountHistogram]") -> "CountHistogram":
@@ -113,9 +112,7 @@ def merge_ngrams(hashes: np.ndarray, hot: np.ndarray) -> Entries:
     keys, counts, tally = np.empty(room, np.uint64), np.empty(room, np.int64), np.zeros(_DENSE + 1, np.int64)
     slots = 1 << _slot_bits(buckets.slots + len(hot))
     often = _count(buckets, hot, np.empty(slots, np.uint64), np.empty(slots, np.int64), keys, counts, tally)
-    keys, counts = keys[:often], counts[:often]
-    often_seen = CountHistogram.from_counts(counts[counts >= _DENSE])
-    return keys, counts, CountHistogram.total([CountHistogram.from_tally(tally[:_DENSE]), often_seen])
+    return keys[:often], counts[:often], CountHistogram.from_counts(counts[:often], tally[:_DENSE])
 
 
 def merge_pairs(pairs: np.ndarray, *, limit: int) -> Entries:
@@ -151,7 +148,6 @@ def _slot_bits(entries: int) -> int:
 
 @njit(nogil=True, cache=True)
 def _differing(keys: np.ndarray, first: np.uint64) -> np.uint64:
-    """The bits in which any of the keys differs from the first."""
     differing = np.uint64(0)
     for key in keys:
         differing |= key ^ first

@@ -89,14 +89,10 @@ def find_pairs(block: np.ndarray, test_side: TestSide, *, above: float) -> Pairs
 
     Blocks of 1,000 rows or more are fastest. The pairs found take about 100 bytes each until they are returned.
     """
-    if not 0 <= above <= 1:
-        raise ValueError(f"a threshold of {above} is no cosine from 0 to 1")
     block = np.ascontiguousarray(block)
     norms = squared_norms(block)
     if block.shape[1] != test_side.vectors.shape[1]:
-        raise ValueError(
-            f"the block's vectors have {block.shape[1]} dimensions, those of the test side {test_side.vectors.shape[1]}"
-        )
+        raise ValueError(f"vectors of {block.shape[1]} and {test_side.vectors.shape[1]} dimensions have no cosines")
     blocks = [np.zeros((0, 3), np.int64)]
     for begin in range(0, len(block), _ROWS_AT_A_TIME):
         some = slice(begin, begin + _ROWS_AT_A_TIME)
@@ -109,20 +105,11 @@ def find_pairs(block: np.ndarray, test_side: TestSide, *, above: float) -> Pairs
     return Pairs(rows, tests, _cosines(products, norms[rows], test_side.norms[tests]))
 
 
-def nearest(pairs: Pairs) -> Pairs:
-    """For each row, its pair with the largest cosine; of equal ones, the pair with the first test image."""
-    order = np.lexsort((pairs.tests, -pairs.cosines, pairs.rows))
-    rows = pairs.rows[order]
-    first = order[np.flatnonzero(np.diff(rows, prepend=-1))]
-    return Pairs(pairs.rows[first], pairs.tests[first], pairs.cosines[first])
-
-
 def is_above(products: np.ndarray, norms: np.ndarray, other_norms: np.ndarray, above: float) -> np.ndarray:
-    """Whether cosines are strictly above a threshold, exactly.
+    """Whether cosines, of dot products and squared norms (int64[n]), are strictly above a threshold, exactly.
 
-    A cosine is a dot product divided by the root of two squared norms, all int64[n]. The threshold is the decimal
-    number that `above` prints as, 39/40 for 0.975, not the binary number near it. If a norm is 0, there is no cosine,
-    and the result is False.
+    The threshold is the decimal number that `above` prints as, 39/40 for 0.975, not the binary number near it. If a
+    norm is 0, there is no cosine, and the result is False.
     """
     cosines = _cosines(products, norms, other_norms)
     is_pair = cosines > above
@@ -149,9 +136,9 @@ def _leading_directions(vectors: np.ndarray, norms: np.ndarray) -> np.ndarray:
     count, dimensions = vectors.shape
     if not count:
         return np.zeros((dimensions, 0), np.float32)
-    step = max(1, count // (_SAMPLE_OF_LONG if dimensions > _LONG else _SAMPLE))
-    unit = _unit(vectors[::step], norms[::step]).astype(np.float64)
     is_long = dimensions > _LONG
+    step = max(1, count // (_SAMPLE_OF_LONG if is_long else _SAMPLE))
+    unit = _unit(vectors[::step], norms[::step]).astype(np.float64)
     directions = np.linalg.svd(unit, full_matrices=False)[2].T if is_long else np.linalg.eigh(unit.T @ unit)[1][:, ::-1]
     return np.ascontiguousarray(directions[:, : _SECOND - 1], np.float32)
 
@@ -233,10 +220,7 @@ Arrays = tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]
 def _search(
     rows: Arrays, tests: Arrays, limits: np.ndarray, floor: float, triples: np.ndarray, count: int, strip: int, row: int
 ) -> tuple[int, int, int]:
-    """Fill `triples` from `count` on, starting at a tile; returns the new count and the tile to continue with.
-
-    It stops early if `triples` has no room for another tile.
-    """
+    """Fill `triples` from `count` on, from a tile on; returns the new count and the tile that there is no room for."""
     sums, first, strips = np.empty(TILE, np.int32), rows[0], tests[0]
     while strip < len(strips):
         while row < len(first):

@@ -10,7 +10,7 @@ from math import ceil, inf, sqrt
 import numpy as np
 import numpy.typing as npt
 
-from altalign.dedup.buckets import NEAREST, nearest_clusters, share_bucket
+from altalign.dedup.clusters import NEAREST, nearest_clusters, share_bucket
 
 SEARCHED_ABOVE = 0.5  # cosine; pairs below it are not looked for, so no threshold is chosen below it
 THRESHOLDS: npt.NDArray[np.float64] = np.arange(5_000, 10_001) / 10_000  # each the float that its decimal reads as
@@ -147,25 +147,18 @@ class Line:
 def fit(unrelated: Comparisons) -> Line:
     """The line through rates from 1e-3 to 1e-5, in even steps of their logarithm, that rest on at least 10 pairs.
 
-    The few true duplicates in a sample of a pool weigh little at these rates.
-
-    Raises:
-        ValueError: there are too few pairs for a line, or they do not get fewer as the threshold rises.
+    Raises ValueError: there are too few pairs for a line, or they do not get fewer as the threshold rises.
     """
     counts, compared = unrelated.counts, unrelated.compared
     places = np.unique(np.searchsorted(-counts, -_RATES * compared))  # the first thresholds of rates at most these
     chosen = places[counts[places] >= _FIT_PAIRS_AT_LEAST]
     if len(chosen) < _FIT_POINTS_AT_LEAST:
-        raise ValueError(
-            f"{counts[0]:,} of {compared:,} comparisons are above a cosine of {SEARCHED_ABOVE}: too few to fit a rate "
-            f"of false positives; compare {round(_FIT_PAIRS_AT_LEAST / FIT_TO):,} pairs or more"
-        )
+        repair = f"compare {round(_FIT_PAIRS_AT_LEAST / FIT_TO):,} pairs or more"
+        raise ValueError(f"{compared:,} comparisons: too few to fit a rate of false positives; {repair}")
     rates = counts[chosen] / compared
     slope, intercept = np.polyfit(np.log((1 - THRESHOLDS[chosen]) / 2), np.log(rates), 1)
     if slope <= 0:
-        raise ValueError(
-            "the rate of false positives does not fall as the threshold rises; no threshold can be read from it"
-        )
+        raise ValueError("the rate of false positives does not fall as the threshold rises")
     return Line(float(slope), float(intercept), float(rates.max()), float(rates.min()))
 
 
@@ -181,20 +174,14 @@ def true_near_duplicates(pairs: Comparisons, decoys: Comparisons, *, similarity_
 
 
 def smallest_threshold(lines: Sequence[Line], *, comparisons: int, budget: float) -> float:
-    """The smallest of `THRESHOLDS` that keeps expected false positives within a budget, by every line.
+    """The smallest of `THRESHOLDS` that keeps the false positives that every line expects within a budget.
 
-    Both are of one image of the pool; comparisons are test images x views of each.
-
-    Raises:
-        ValueError: no threshold below 1 keeps it.
+    Both are of one image of the pool; comparisons are test images x views of each. Raises ValueError: none does.
     """
     rates = np.max([line.rates(THRESHOLDS) for line in lines], axis=0)
     place = int(np.argmax(comparisons * rates <= budget))
     if place == len(THRESHOLDS) - 1:
-        raise ValueError(
-            f"no threshold below 1 keeps {budget} false positives a pool image among {comparisons:,} comparisons: "
-            "allow more"
-        )
+        raise ValueError(f"no threshold below 1 keeps {budget} false positives among {comparisons:,} comparisons")
     return float(THRESHOLDS[place])
 
 

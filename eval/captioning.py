@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from altalign.eval.encoded import Features
-from altalign.eval.outcomes import Example, Outcomes, Result, shown
+from altalign.eval.outcomes import Outcomes, Result
 from altalign.eval.sets import ImageSet
 
 ORDERS = 4  # n-grams of 1 to 4 words
@@ -41,11 +41,9 @@ def captioning(pairs: ImageSet, features: Features) -> Result:
     outcomes = {name: np.array([one[name] for one in counts], np.int64) for name in counts[0]}
     outcomes["cider"] = np.array(cider(written, references))
     outcomes["caption"] = np.array([captions[row] for row in rows], object)
-    chosen = shown([images.names[row] for row in rows], [0] * len(rows), at_most=16)  # half of it: none is right
-    examples = [Example(rows[place], (captions[rows[place]], *pairs.captions[rows[place]]), 0) for place in chosen]
     facts = {"images": len(rows), "references": sum(map(len, references))}
     left_out = images.left_out([row for row in range(len(images)) if row not in captions], pairs.left_out)
-    return Result(measured(outcomes), facts, outcomes, rows, left_out, examples)
+    return Result(images, rows, outcomes, measured(outcomes), facts, left_out)
 
 
 def measured(outcomes: Outcomes) -> dict[str, float]:
@@ -58,15 +56,14 @@ def measured(outcomes: Outcomes) -> dict[str, float]:
 
 
 def words_of(caption: str) -> list[str]:
-    """The words of a caption."""
+    """The words of a caption, by pycocoevalcap's tokenizer."""
     lowered = caption.lower().replace("’", "'")
     for pattern, apart in _APART:
         lowered = pattern.sub(apart, lowered)
     return _WORD.findall(lowered)
 
 
-def grams(words: Sequence[str]) -> Counter[Gram]:
-    """All n-grams of 1 to 4 words, counted."""
+def _grams(words: Sequence[str]) -> Counter[Gram]:
     return Counter(
         tuple(words[first : first + order]) for order in range(1, ORDERS + 1) for first in range(len(words) - order + 1)
     )
@@ -76,9 +73,9 @@ def bleu_counts(own: Sequence[str], others: Sequence[Sequence[str]]) -> dict[str
     """What BLEU-4 sums up over captions: right n-grams and all, by order, and lengths."""
     most = Counter[Gram]()
     for other in others:
-        most |= grams(other)
+        most |= _grams(other)
     right = [0] * ORDERS
-    for gram, count in grams(own).items():
+    for gram, count in _grams(own).items():
         right[len(gram) - 1] += min(count, most[gram])
     return {
         **{f"right_{order + 1}": count for order, count in enumerate(right)},
@@ -98,7 +95,7 @@ def bleu_of(sums: Mapping[str, float]) -> float:
 
 def cider(written: Sequence[Sequence[str]], references: Sequence[Sequence[Sequence[str]]]) -> list[float]:
     """CIDEr-D of each caption; the set's is their mean. How rare an n-gram is, is counted over the references."""
-    of_references = [[grams(other) for other in others] for others in references]
+    of_references = [[_grams(other) for other in others] for others in references]
     seen = Counter(gram for others in of_references for gram in set().union(*others))
     images = math.log(len(references))
 
@@ -112,7 +109,7 @@ def cider(written: Sequence[Sequence[str]], references: Sequence[Sequence[Sequen
 
     scores = []
     for own, others in zip(written, of_references, strict=True):
-        weights, norms, length = weighted(grams(own))
+        weights, norms, length = weighted(_grams(own))
         total = 0.0
         for other in others:
             of_other, norms_of_other, length_of_other = weighted(other)

@@ -8,14 +8,13 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from torch import Tensor
 
 from altalign import storage
 from altalign.errors import UnreadableError
 from altalign.eval.encoded import Features
-from altalign.eval.image_sources import NO_FILE, Images, files_in, paths_of
+from altalign.eval.image_sources import NO_FILE, files_in, paths_of, text_lines
 from altalign.eval.outcomes import Outcomes, Result
 
 
@@ -45,7 +44,7 @@ class Choice(NamedTuple):
     file: str = ""
 
 
-def choices(examples: Sequence[Choice], folder: str, features: Features) -> tuple[Images, Result]:
+def choices(examples: Sequence[Choice], folder: str, features: Features) -> Result:
     """Choices among images of a folder and their captions; the rows are those of the examples' first images."""
     images, missing = files_in(folder, [name for example in examples for name in example.images])
     encoded = features.of_images(images)
@@ -53,19 +52,18 @@ def choices(examples: Sequence[Choice], folder: str, features: Features) -> tupl
     place = {images.names[row]: number for number, row in enumerate(rows)}
     whole = [example for example in examples if all(name in place for name in example.images)]
     if not whole:
-        raise UnreadableError(f"{folder}: no example has its images there ({missing[0]} is not); give their folder")
+        raise UnreadableError(f"{folder}: no example has its images there; give their folder")
     vectors = encoded.embeddings[torch.tensor([[place[name] for name in example.images] for example in whole])]
     captions = features.of_texts([caption for example in whole for caption in example.captions])
     captions = captions.reshape(len(whole), 2, -1)
-    outcomes: dict[str, npt.NDArray[np.generic]] = {}
     if len(whole[0].images) == 1:
-        outcomes["right"] = caption_choices(vectors[:, 0], captions[:, 0], captions[:, 1]).cpu().numpy()
-        outcomes["file"] = np.array([example.file for example in whole])
+        right = caption_choices(vectors[:, 0], captions[:, 0], captions[:, 1]).cpu().numpy()
+        outcomes: Outcomes = {"right": right, "file": np.array([example.file for example in whole])}
     else:
-        outcomes |= {name: is_right.cpu().numpy() for name, is_right in pair_choices(vectors, captions).items()}
+        outcomes = {name: is_right.cpu().numpy() for name, is_right in pair_choices(vectors, captions).items()}
     first = [rows[place[example.images[0]]] for example in whole]
     left_out = images.left_out(encoded.undecodable, {NO_FILE: missing})
-    return images, Result(measured(outcomes), {"examples": len(whole)}, outcomes, first, left_out)
+    return Result(images, first, outcomes, measured(outcomes), {"examples": len(whole)}, left_out)
 
 
 def read_examples(patterns: str) -> list[Choice]:
@@ -74,13 +72,12 @@ def read_examples(patterns: str) -> list[Choice]:
     for path in paths_of([patterns]):
         file = path.rpartition("/")[2].rpartition(".")[0]
         try:
-            text = storage.read_bytes(path).decode()
             if path.endswith(".jsonl"):
-                for one in (json.loads(line) for line in text.splitlines() if line.strip()):
+                for one in (json.loads(line) for line in text_lines(path) if line.strip()):
                     names = [name if "." in name else f"{name}.png" for name in (one["image_0"], one["image_1"])]
                     examples.append(Choice(tuple(names), (one["caption_0"], one["caption_1"])))
             else:
-                for one in json.loads(text).values():
+                for one in storage.read_json(path).values():
                     examples.append(Choice((one["filename"],), (one["caption"], one["negative_caption"]), file))
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             why = f"neither a file of SugarCrepe nor Winoground's examples.jsonl ({error!r})"

@@ -11,7 +11,6 @@ from altalign import storage
 from altalign.errors import UsageError
 
 SHIPPED = "imagenet"  # as a name in a settings file
-_NUMBERED = re.compile(r"(\D*)([0-9]+)")  # the name of a folder: 7, 007, class_7
 
 
 @dataclass(frozen=True)
@@ -23,22 +22,15 @@ class Classes:
 
     @classmethod
     def named(cls, name: str) -> "Classes":
-        """Those of a file, or the shipped ones."""
-        shipped = _shipped()
-        return cls(tuple(shipped["names"]), tuple(shipped["ids"])) if name == SHIPPED else cls.of_file(name)
+        """The shipped ones, or those of a file, a class a line, also of an empty one. Raises UsageError.
 
-    @classmethod
-    def of_file(cls, path: str) -> "Classes":
-        """A class a line, also of an empty one: its name, or its id, a tab and its name. Raises UsageError."""
-        rows = [line.split("\t") for line in _lines(path)]
-        names = tuple(row[-1].strip() for row in rows)
+        A line is a name, or an id, a tab and a name.
+        """
+        if name == SHIPPED:
+            return cls(tuple(_shipped()["names"]), tuple(_shipped()["ids"]))
+        rows = [line.split("\t") for line in _lines(name)]
         has_ids = all(len(row) == 2 or not row[0].strip() for row in rows)
-        return cls(names, tuple(row[0].strip() for row in rows) if has_ids else ())
-
-    @classmethod
-    def of_folders(cls, folders: Sequence[str]) -> "Classes":
-        """Folders are called like their classes, with _ for a space."""
-        return cls(tuple(name.replace("_", " ") for name in folders), tuple(folders))
+        return cls(tuple(row[-1].strip() for row in rows), tuple(row[0].strip() for row in rows) if has_ids else ())
 
     @classmethod
     def of_labels(cls, labels: Sequence[int | str]) -> "Classes":
@@ -48,33 +40,25 @@ class Classes:
         return cls(tuple(sorted({str(label) for label in labels})))
 
     def in_folders(self, folders: Sequence[str], where: str) -> "Classes":
-        """These classes, with the names of their folders as ids.
+        """These classes, with ids by which folders find theirs.
 
-        Folders are called by ids or names, also with _ for a space, or by numbers, from 0 or from 1; or else they are
-        as many others, in the order of their names, as ImageNet's.
+        Folders are called by ids, by names, also with _ for a space, or by numbers from 0; or they are as many as the
+        classes, in the order of their names and of numbers in these, as ImageNet's.
         """
-        if any(name in self._by_id or name in self._by_name for name in folders):
+        if any(name in self._by_id for name in folders):
             return self
-        numbers = [self._by_name.get(name.replace("_", " ")) for name in folders]
-        if all(number is None for number in numbers):
-            parts = [part for part in map(_NUMBERED.fullmatch, folders) if part]
-            given, classes = [int(part[2]) for part in parts], len(self.names)
-            of_ids = {int(each): number for number, each in enumerate(self.ids) if each.isdecimal()}
-            is_numbered = len(parts) == len(folders) and len({part[1] for part in parts}) == 1
-            if not is_numbered or not (folders[0].isdecimal() or of_ids or max(given) <= classes):
-                is_order = len(folders) == classes and not self.ids
-                return Classes(self.names, tuple(folders)) if is_order else self
-            begin = 1 if classes in given and 0 not in given else 0
-            is_clear = begin or 0 in given or self.ids  # ImageNet's, which have ids, are known to begin with 0
-            if not of_ids and (len(set(given)) < len(given) or max(given) > classes - 1 + begin or not is_clear):
-                raise UsageError(
-                    f"{where}: folders of the numbers {min(given)} to {max(given)}, {len(given):,} in all, for "
-                    f"{classes:,} classes, so that nothing tells whether they begin with 0 or 1, or which is which; "
-                    "call the folders by the names of classes, or give a file with id, tab and name in classes"
-                )
-            numbers = [of_ids.get(number) if of_ids else number - begin for number in given]
-        ids = dict(zip(numbers, folders, strict=True))
-        return Classes(self.names, tuple(ids.get(number, "") for number in range(len(self.names))))
+        if any(name in self._by_name or name.replace("_", " ") in self._by_name for name in folders):
+            return Classes(self.names, tuple(name.replace(" ", "_") for name in self.names))
+        are_numbers = all(map(str.isdecimal, folders))
+        if are_numbers and (self.ids or 0 in map(int, folders)):  # ImageNet-V2's begin with 0
+            return self
+        if len(folders) == len(self.names) and not self.ids:
+            parts = {name: re.split("([0-9]+)", name) for name in folders}
+            ordered = sorted(folders, key=lambda name: [int(one) if one.isdecimal() else one for one in parts[name]])
+            return Classes(self.names, tuple(ordered))
+        if are_numbers:
+            raise UsageError(f"{where}: numbers of folders, and no 0; call folders by the names of classes")
+        return self
 
     def only(self, numbers: Sequence[int]) -> "Classes":
         """Some of them, with new numbers."""

@@ -11,13 +11,10 @@ from torch.nn import functional
 from altalign.errors import UnreadableError
 from altalign.eval.encoded import Features
 from altalign.eval.image_sources import Images, text_lines
-from altalign.eval.outcomes import Example, Outcomes, Result
-from altalign.eval.search import SHOWN, in_float32, ranked
+from altalign.eval.outcomes import Outcomes, Result
+from altalign.eval.search import in_float32, ranked
 
-KS = (1, 5, 10)
 TEXT_WEIGHT = 2.0  # footnote 4: the best beside images of weight 1; 1 and 1 work too
-
-_SIGNS = {"+": 1, "-": -1}
 
 
 class Query(NamedTuple):
@@ -41,16 +38,11 @@ def composed(images: Images, queries: Sequence[Query], features: Features) -> Re
     own = torch.tensor([place[query.image] for query in queries], device=vectors.device)
     targets = torch.tensor([place.get(query.target, -1) for query in queries], device=vectors.device)
     sign = torch.tensor([query.sign for query in queries], device=vectors.device)
-    ranks, nearest = search(queries_of(vectors[own], texts, sign), vectors, own, targets, k=SHOWN)
+    ranks = search(queries_of(vectors[own], texts, sign), vectors, own, targets)
     outcomes = {"rank": ranks.cpu().numpy()}
-    of_queries = [rows[one] for one in own.tolist()]
-    examples = [
-        Example(row, tuple(rows[one] for one in some), int(rank), f"{'+' if query.sign > 0 else '-'} {query.text}")
-        for query, row, some, rank in zip(queries, of_queries, nearest.tolist(), ranks, strict=True)
-    ]
     facts = {"queries": len(queries), "images": len(rows), "with_target": int((targets >= 0).sum())}
-    left_out = images.left_out(encoded.undecodable, {})
-    return Result(measured(outcomes), facts, outcomes, of_queries, left_out, examples)
+    of_queries, left_out = [rows[one] for one in own.tolist()], images.left_out(encoded.undecodable, {})
+    return Result(images, of_queries, outcomes, measured(outcomes), facts, left_out)
 
 
 def queries_of(images: Tensor, texts: Tensor, sign: Tensor) -> Tensor:
@@ -59,8 +51,8 @@ def queries_of(images: Tensor, texts: Tensor, sign: Tensor) -> Tensor:
     return functional.normalize(images + TEXT_WEIGHT * sign[:, None].to(texts) * texts, dim=1)
 
 
-def search(queries: Tensor, candidates: Tensor, own: Tensor, targets: Tensor, *, k: int) -> tuple[Tensor, Tensor]:
-    """Rank, from 1, of each query's target, and the rows of its k nearest candidates; its own image is none of them.
+def search(queries: Tensor, candidates: Tensor, own: Tensor, targets: Tensor) -> Tensor:
+    """Rank, from 1, of each query's target among the candidates, of which its own image is none: int64 (n,).
 
     Queries are float32 (n, width), candidates (m, width); `own` and `targets`, int64 (n,), are rows of candidates, -1
     where nobody says what should be found: then the rank is 0. Ties as in `ranked`.
@@ -68,15 +60,14 @@ def search(queries: Tensor, candidates: Tensor, own: Tensor, targets: Tensor, *,
     with in_float32(queries.device.type):
         scores = (queries @ candidates.T).scatter(1, own[:, None], -torch.inf)
     is_target = torch.arange(len(candidates), device=targets.device) == targets[:, None]
-    ranks = ranked(scores, is_target).masked_fill(targets < 0, 0)
-    return ranks, scores.topk(min(k, len(candidates) - 1), dim=1).indices
+    return ranked(scores, is_target).masked_fill(targets < 0, 0)
 
 
 def measured(outcomes: Outcomes) -> dict[str, float]:
     """Recall@k in percent of the queries with a target."""
     ranks = outcomes["rank"]
     queries = max(1, (ranks > 0).sum())
-    return {f"r{k}": 100 * float(((ranks > 0) & (ranks <= k)).sum() / queries) for k in KS}
+    return {f"r{k}": 100 * float(((ranks > 0) & (ranks <= k)).sum() / queries) for k in (1, 5, 10)}
 
 
 def read_queries(path: str) -> list[Query]:
@@ -85,12 +76,11 @@ def read_queries(path: str) -> list[Query]:
     for number, line in enumerate(text_lines(path), start=1):
         try:
             value = json.loads(line)
-            sign = _SIGNS[value.get("sign", "+")]
+            sign = {"+": 1, "-": -1}[value.get("sign", "+")]
             queries.append(Query(str(value["image"]), str(value["text"]), sign, str(value.get("target") or "")))
         except (ValueError, KeyError, AttributeError, TypeError) as error:
             repair = 'write {"image": "a.jpg", "text": "snow", "sign": "+"}'
             raise UnreadableError(f"{path}: line {number}: no query ({error}); {repair}") from None
     if not any(query.target for query in queries):
-        repair = "write one a line, one at least with what it should find"
-        raise UnreadableError(f"{path}: no query with a target; {repair}")
+        raise UnreadableError(f"{path}: no query with a target; write one a line, one at least with a target")
     return queries

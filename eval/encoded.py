@@ -1,17 +1,17 @@
 """Embeddings of a set by a model, and the folder that keeps them: a second task on the same set encodes nothing.
 
-KEY.npy has float32 (n, width), and KEY.json the file's SHA-256 and what else is known; without it, or with another
-digest, both are made anew.
+KEY.npz has them, float32 (n, width), and the numbers of images that cannot be decoded; a damaged one is made anew.
 """
 
 import json
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from hashlib import file_digest, sha256
-from itertools import chain
+from hashlib import sha256
+from itertools import chain, islice
 from pathlib import Path
 from typing import Any
+from zipfile import BadZipFile
 
 import numpy as np
 import torch
@@ -21,15 +21,6 @@ from torch.nn import functional
 from altalign import storage
 from altalign.errors import UnreadableError, UsageError
 from altalign.eval.image_sources import Images
-
-
-@dataclass(frozen=True)
-class Sharing:
-    """What processes that evaluate together know: each decodes its own of a batch, and all have the pixels of all."""
-
-    own: Callable[[int], range]  # the places of a batch of n images that this process decodes
-    # all of a batch of n, from what this process has made of its own. A collective
-    exchanged: Callable[[Sequence[Tensor | None], int], list[Tensor | None]]
 
 
 @dataclass(frozen=True)
@@ -50,7 +41,6 @@ class Encoder:
     device: str = "cpu"  # where embeddings are
     # captions of n such pixels, of images with these n identities, where the model writes any
     write: Callable[[Tensor, Sequence[str]], list[str]] | None = None
-    sharing: Sharing | None = None  # where several processes evaluate together
 
 
 @dataclass(frozen=True)
@@ -74,25 +64,25 @@ class Features:
 
     def of_images(self, images: Images) -> EncodedImages:
         """Embeddings of the images of a set. Raises UnreadableError: there is none, or none can be decoded."""
-        embeddings, facts = self._kept("images", images.identities, lambda: self._encoded_images(images))
-        rows = np.setdiff1d(np.arange(len(images)), facts["undecodable"])
+        embeddings, undecodable = self._kept("images", images.identities, lambda: self._encoded_images(images))
+        rows = np.setdiff1d(np.arange(len(images)), undecodable)
         if not len(rows):
             raise UnreadableError(_nothing(images))
-        return EncodedImages(embeddings, rows, facts["undecodable"])
+        return EncodedImages(embeddings, rows, undecodable)
 
     def of_texts(self, texts: Sequence[str]) -> Tensor:
         """Embeddings (n, width) of n texts."""
-        return self._kept("texts", texts, lambda: (self._encoded_texts(texts), {}))[0]
+        return self._kept("texts", texts, lambda: (self._encoded_texts(texts), []))[0]
 
     def of_ensembles(self, prompts: Sequence[Sequence[str]]) -> Tensor:
         """Of each list of prompts the mean of their embeddings, scaled to length 1: (lists, width)."""
 
-        def encoded() -> tuple[Tensor, dict[str, Any]]:
+        def encoded() -> tuple[Tensor, list[int]]:
             sizes = torch.tensor([len(some) for some in prompts])
             each = self._encoded_texts(list(chain.from_iterable(prompts)))
             owner = torch.repeat_interleave(torch.arange(len(sizes)), sizes).to(each.device)
             sums = each.new_zeros(len(sizes), each.shape[1]).index_add_(0, owner, each)
-            return functional.normalize(sums, dim=1), {}  # the length of a mean is that of its sum
+            return functional.normalize(sums, dim=1), []  # the length of a mean is that of its sum
 
         return self._kept("ensembles", [json.dumps(list(some)) for some in prompts], encoded)[0]
 
@@ -113,7 +103,7 @@ class Features:
         return written
 
     @torch.no_grad()
-    def _encoded_images(self, images: Images) -> tuple[Tensor, dict[str, Any]]:
+    def _encoded_images(self, images: Images) -> tuple[Tensor, list[int]]:
         embeddings, filled, undecodable = torch.empty(0, 0), 0, list[int]()
         for first, decoded in self._decoded(images):
             undecodable += [first + place for place, pixels in enumerate(decoded) if pixels is None]
@@ -125,17 +115,12 @@ class Features:
                 embeddings = encoded.new_empty(len(images), encoded.shape[1])
             embeddings[filled : filled + len(encoded)] = encoded
             filled += len(encoded)
-        return embeddings[:filled], {"undecodable": undecodable}
+        return embeddings[:filled], undecodable
 
     def _decoded(self, images: Images) -> Iterator[tuple[int, list[Tensor | None]]]:
         """Batches of pixels with the number of the first; one batch is decoded while another is encoded."""
-        sharing = self.encoder.sharing
-        batches = [range(first, min(first + self._batch, len(images))) for first in range(0, len(images), self._batch)]
-        shares = batches
-        if sharing is not None:
-            places = [sharing.own(len(batch)) for batch in batches]
-            shares = [batch[own.start : own.stop] for batch, own in zip(batches, places, strict=True)]
-        data = images.read([number for share in shares for number in share])
+        numbers = range(len(images))
+        data = images.read(numbers)
 
         def pixels(image: bytes) -> Tensor | None:
             try:
@@ -144,15 +129,12 @@ class Features:
                 return None
 
         with ThreadPoolExecutor(self._threads) as pool:
-            waiting = (
-                (batch, [pool.submit(pixels, next(data)) for _ in share])
-                for batch, share in zip(batches, shares, strict=True)
-            )
+            firsts = numbers[:: self._batch]
+            waiting = ((first, [pool.submit(pixels, one) for one in islice(data, self._batch)]) for first in firsts)
             now = next(waiting, None)
             while now is not None:
                 after = next(waiting, None)
-                own = [future.result() for future in now[1]]
-                yield now[0].start, own if sharing is None else sharing.exchanged(own, len(now[0]))
+                yield now[0], [future.result() for future in now[1]]
                 now = after
 
     @torch.no_grad()
@@ -161,35 +143,25 @@ class Features:
         return torch.cat([self.encoder.encode_text(batch).float() for batch in batches])
 
     def _kept(
-        self, kind: str, inputs: Sequence[str], encode: Callable[[], tuple[Tensor, dict[str, Any]]]
-    ) -> tuple[Tensor, dict[str, Any]]:
-        """Embeddings and facts, of the folder where they are there."""
+        self, kind: str, inputs: Sequence[str], encode: Callable[[], tuple[Tensor, list[int]]]
+    ) -> tuple[Tensor, list[int]]:
+        """Embeddings and the numbers of inputs without one, of the folder where they are there."""
         if not self._folder:
             return encode()
         key = sha256(json.dumps([self.encoder.digest, kind, list(inputs)]).encode()).hexdigest()[:32]
-        array, facts = storage.join(self._folder, f"{key}.npy"), storage.join(self._folder, f"{key}.json")
-        if storage.exists(facts):
-            try:
-                about, place = storage.read_json(facts), storage.mappable(array)
-                if _digest(place) == about["sha256"]:
-                    return torch.from_numpy(np.load(place)).to(self.encoder.device), about
-            except (OSError, UnreadableError, KeyError):
-                pass  # damaged, and so made anew
-            storage.delete(facts)
-        embeddings, about = encode()
-        with storage.write(array) as file:
-            np.save(file, embeddings.cpu().numpy())
-        storage.write_json(facts, {"sha256": _digest(storage.mappable(array)), **about})
-        return embeddings, about
-
-
-def _digest(array: str) -> str:
-    with Path(array).open("rb") as file:
-        return file_digest(file, "sha256").hexdigest()
+        path = storage.join(self._folder, f"{key}.npz")
+        try:
+            # a zip, which has a checksum of each array
+            with Path(storage.mappable(path)).open("rb") as file, np.load(file) as kept:
+                return torch.from_numpy(kept["embeddings"]).to(self.encoder.device), kept["undecodable"].tolist()
+        except (OSError, EOFError, ValueError, KeyError, BadZipFile, UnreadableError):
+            embeddings, undecodable = encode()  # not there, or damaged
+        with storage.write(path) as file:
+            np.savez(file, embeddings=embeddings.cpu().numpy(), undecodable=np.array(undecodable, np.int64))
+        return embeddings, undecodable
 
 
 def _nothing(images: Images) -> str:
     if not len(images):
         return "no image is in the set; look at its paths and columns"
-    rest = f"nor can any of the set's {len(images):,} images; give a column or files of images"
-    return f"{images.names[0]}: cannot be decoded, {rest}"
+    return f"{images.names[0]}: cannot be decoded, nor any of {len(images):,} images; give a column or files of images"

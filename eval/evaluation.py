@@ -7,7 +7,6 @@ decontamination they are.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import NamedTuple
 
@@ -20,7 +19,7 @@ from altalign.errors import AltalignError, UsageError
 from altalign.eval import captioning, choices, classification, composed, linear_probe, outcomes, ratings, retrieval
 from altalign.eval.class_names import Classes, templates
 from altalign.eval.encoded import Features
-from altalign.eval.image_sources import Images, folder_of, reading
+from altalign.eval.image_sources import folder_of, reading
 from altalign.eval.outcomes import Intervals, Measure, Result
 from altalign.eval.sets import HeldOut, captioned, captioned_set, labelled_set
 from altalign.eval.settings import EvalSets, Set
@@ -40,8 +39,7 @@ MEASURES: Mapping[str, Measure] = {
 }
 
 
-@dataclass(frozen=True)
-class Without:
+class Without(NamedTuple):
     """Metrics without the images that have a near-duplicate."""
 
     run: str  # the curation that looked for them
@@ -49,12 +47,10 @@ class Without:
     metrics: dict[str, float]  # of the others; empty where none are left
 
 
-@dataclass(frozen=True)
-class Evaluated:
+class Evaluated(NamedTuple):
     """A set and what a model makes of it."""
 
     settings: Set
-    images: Images  # those of the set, by their numbers in it
     result: Result
     intervals: Intervals
     without: Sequence[Without]  # the same without images that have near-duplicates, by the run that looked for them
@@ -70,32 +66,22 @@ class Evaluated:
         return self.result.metrics[self.settings.metric]
 
 
-class Mean(NamedTuple):
-    """The mean of a task over the sets that were measured, each by its own metric."""
-
-    task: str
-    value: float
-    sets: int
-    all_sets: int
-
-
-@dataclass(frozen=True)
-class Evaluation:
+class Evaluation(NamedTuple):
     """All sets."""
 
     evaluated: Sequence[Evaluated]
     missing: Mapping[str, str]  # sets that could not be measured, by name: the reason
 
     @property
-    def means(self) -> list[Mean]:
-        """Of each task with several sets."""
-        means = []
+    def means(self) -> list[str]:
+        """The mean of each task with several sets, in words: over those that were measured, each by its own metric."""
+        lines = list[str]()
         for task in dict.fromkeys(each.settings.task for each in self.evaluated):
             scores = [each.score for each in self.evaluated if each.settings.task == task]
             all_sets = len(scores) + sum(name.startswith(f"{task}/") for name in self.missing)
             if all_sets > 1:
-                means.append(Mean(task, sum(scores) / len(scores), len(scores), all_sets))
-        return means
+                lines.append(f"{task}: mean {sum(scores) / len(scores):.1f} of {len(scores):,} of {all_sets:,} sets")
+        return lines
 
 
 def evaluate(
@@ -112,74 +98,64 @@ def evaluate(
         name, measure = f"{each.task}/{each.name}", MEASURES[each.task]
         say(name)
         try:
-            images, result = _result(each, features, held_out)
+            result = _result(each, features, held_out)
         except AltalignError as error:
             missing[name] = str(error)
             continue
         intervals = outcomes.intervals(result.outcomes, measure)
-        apart = without(result, images, measure, test_set=each.name, runs=[*runs, *sets.near_duplicates.runs])
-        evaluated.append(Evaluated(each, images, result, intervals, apart))
+        apart = without(result, measure, test_set=each.name, runs=[*runs, *sets.near_duplicates.runs])
+        evaluated.append(Evaluated(each, result, intervals, apart))
     return Evaluation(evaluated, missing)
 
 
-def _result(each: Set, features: Features, held_out: HeldOut | None) -> tuple[Images, Result]:
+def _result(each: Set, features: Features, held_out: HeldOut | None) -> Result:
     columns = {"image_column": each.image_column, "label_column": each.label_column}
     classes = Classes.named(each.classes) if each.classes else None
     labelled = partial(labelled_set, **columns, split=each.split)
     train = partial(labelled_set, each.train, **columns, split="train", classes=classes, needs_names=False)
     match each.task:
         case "retrieval":
-            pairs = captioned(each, held_out)
-            return pairs.images, retrieval.retrieval(pairs, features, shared_captions=each.shared_captions)
+            return retrieval.retrieval(captioned(each, held_out), features)
         case "zero_shot":
             tested = labelled(each.path, classes=classes, only_own_classes=each.only_own_classes)
             own = storage.join(each.path, "zeroshot_classification_templates.txt")
             has_own = storage.kind(each.path) == "folder" and storage.exists(own)
             prompts = templates(each.templates or [own if has_own else "{}"])
-            return tested.images, classification.zero_shot(tested, features, templates=prompts)
+            return classification.zero_shot(tested, features, templates=prompts)
         case "knn":
             index = train()
-            tested = labelled(each.path, classes=index.classes)
-            return tested.images, classification.knn(tested, index, features)
+            return classification.knn(labelled(each.path, classes=index.classes), index, features)
         case "linear_probe":
             fitted = train()
             held = labelled(each.validation, classes=fitted.classes) if each.validation else None
-            tested = labelled(each.path, classes=fitted.classes)
-            return tested.images, linear_probe.linear_probe(tested, fitted, held, features)
+            return linear_probe.linear_probe(labelled(each.path, classes=fitted.classes), fitted, held, features)
         case "vtab":
             return linear_probe.vtab(each.path, features)
         case "cxc":
             pairs = captioned_set([each.path], "karpathy", images=each.images, split=each.split)
             pairs = pairs.with_captions(at_most=each.captions_at_most)
             ids = ratings.read_ids(each.path)
-            return pairs.images, ratings.cxc(pairs, features, ids=ids, folder=each.ratings, split=each.split)
+            return ratings.cxc(pairs, features, ids=ids, folder=each.ratings, split=each.split)
         case "captioning":
-            pairs = captioned(each, None)
-            return pairs.images, captioning.captioning(pairs, features)
+            return captioning.captioning(captioned(each, None), features)
         case "multilingual":
             if each.captions:
-                captions = retrieval.read_lines(each.path, each.captions)
+                names, languages = retrieval.read_lines(each.path, each.captions)
             else:
-                captions = retrieval.read_xm3600(each.path, each.languages)
-            return retrieval.multilingual(captions, each.images, features)
+                names, languages = retrieval.read_xm3600(each.path, each.languages)
+            return retrieval.multilingual(names, languages, each.images, features)
         case "word_similarity":
-            words = ratings.read_word_pairs(each.path)
-            names = [f"{pair.first} {pair.second}" for pair in words]
             encode = features.encoder.encode_word or features.encoder.encode_text
-            return Images(names, names), ratings.word_similarity(words, encode)
+            return ratings.word_similarity(ratings.read_word_pairs(each.path), encode)
         case "choices":
             return choices.choices(choices.read_examples(each.path), each.images, features)
         case "composed":
-            searched = folder_of(each.images)
-            return searched, composed.composed(searched, composed.read_queries(each.path), features)
+            return composed.composed(folder_of(each.images), composed.read_queries(each.path), features)
 
 
-# Near-duplicates in the pool ------------------------------------------------------------------------------------------
-
-
-def without(result: Result, images: Images, measure: Measure, *, test_set: str, runs: Sequence[str]) -> list[Without]:
-    """The metrics without images that have near-duplicates, for each run that knows this test set."""
-    apart = []
+def without(result: Result, measure: Measure, *, test_set: str, runs: Sequence[str]) -> list[Without]:
+    """The metrics without images that have near-duplicates in the pool, for each run that knows this test set."""
+    apart, images = list[Without](), result.images
     for run in runs:
         facts = storage.read_json(storage.join(run, "audit", "near_duplicates", "found.json"))
         path = storage.join(run, *NEAR_TEST_IMAGES.path.split("/"))

@@ -1,13 +1,13 @@
 """Where the images of a set are, and their bytes: in files, in tars, or in rows of tables. Needs no torch."""
 
 import tarfile
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from hashlib import sha256
 from itertools import groupby
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, NamedTuple
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -22,8 +22,7 @@ NO_IMAGE, NO_FILE, UNDECODABLE = "no image", "no such file", "undecodable"  # re
 _ROWS = 256  # rows of a table that are held: tens of megabytes of images
 
 
-@dataclass(frozen=True)
-class Place:
+class Place(NamedTuple):
     """Where an image's bytes are: a file or some of its bytes, or a row of a table where a `column` is named."""
 
     path: str
@@ -72,15 +71,14 @@ def read_places(places: Sequence[Place]) -> Iterator[bytes]:
 
 
 def read_place(place: Place) -> bytes:
-    """The bytes at a place that is no row of a table. Raises as `read_places`."""
+    """The bytes at a place that is no row of a table. Raises as `reading`."""
     if place.length is None:
         with reading(place.path, "a file"):
             return storage.read_bytes(place.path)
     with reading(place.path, "tar"):
         data = storage.read_range(place.path, place.offset, place.length)
     if len(data) != place.length:
-        why = f"ends within {place.name}; it was changed since it was listed, or is cut: give a whole one"
-        raise UnreadableError(f"{place.path}: {why}")
+        raise UnreadableError(f"{place.path}: ends within {place.name}; it was changed since, or is cut")
     return data
 
 
@@ -105,11 +103,14 @@ def text_lines(path: str) -> list[str]:
 
 def files_in(folder: str, names: Sequence[str]) -> tuple[Images, list[str]]:
     """The images of these files of a folder, each once, and the names of those that are not there."""
-    places = [Place(storage.join(folder, name), name=name) for name in dict.fromkeys(names)]
-    existing = [place for place in places if storage.exists(place.path)]
-    names_there = {place.name for place in existing}
-    missing = [place.name for place in places if place.name not in names_there]
-    return Images.at([digest(data) for data in read_places(existing)], existing), missing
+    places, missing = list[Place](), list[str]()
+    for name in dict.fromkeys(names):
+        place = Place(storage.join(folder, name), name=name)
+        if storage.exists(place.path):
+            places.append(place)
+        else:
+            missing.append(name)
+    return Images.at([digest(data) for data in read_places(places)], places), missing
 
 
 def folder_of(path: str) -> Images:
@@ -150,23 +151,20 @@ class Sample:
 
 
 def samples_of(path: str) -> Iterator[Sample]:
-    """The samples of a tar, not compressed, in its order; files of attributes are samples without an image."""
-    sample, beside = Sample("", Place(path)), list[Sample]()
+    """The samples of a tar, not compressed, in its order; files of attributes (`._0.jpg`) are none."""
+    sample = Sample("", Place(path))
     with reading(path, "tar"), storage.open_read(path) as file, tarfile.open(fileobj=file, mode="r:") as tar:
         while (member := tar.next()) is not None:
             tar.members.clear()  # type: ignore[attr-defined]  # tarfile keeps all it has met
             folder, _, name = member.name.rpartition("/")
             stem, _, extension = name.partition(".")
-            if member.isfile() and BESIDE.search(member.name):
-                beside.append(Sample(member.name, Place(path, 0, 0, f"{path}/{member.name}")))
-                continue
-            if not member.isfile() or not stem:
+            if not member.isfile() or not stem or BESIDE.search(member.name):
                 continue
             key, extension = f"{folder}/{stem}" if folder else stem, extension.lower()
             if key != sample.key:
                 if sample.key:
                     yield sample
-                sample = Sample(key, Place(path, 0, 0, f"{path}/{key}"))
+                sample = Sample(key, Place(path, name=f"{path}/{key}"))
             if extension in {*IMAGES, "txt", "json", "cls"}:
                 file.seek(member.offset_data)
                 data = file.read(member.size)
@@ -180,10 +178,30 @@ def samples_of(path: str) -> Iterator[Sample]:
         file.seek(tar.offset)
         if file.read(tarfile.BLOCKSIZE) != bytes(tarfile.BLOCKSIZE):  # tarfile ends there without a word
             raise tarfile.ReadError(f"no header of a member, nor zeros, at {tar.offset:,}: it is damaged, or cut")
-    yield from [sample, *beside] if sample.key else beside
+    if sample.key:
+        yield sample
 
 
-# Tables: Parquet, and Arrow as Hugging Face's `save_to_disk` leaves it -----------------------------------------------
+# Tables --------------------------------------------------------------------------------------------------------------
+
+
+@contextmanager
+def table(path: str) -> Iterator[pq.ParquetFile]:
+    """A table of Parquet. Raises as `reading`."""
+    with reading(path, "Parquet"), storage.open_read(path) as file:
+        yield pq.ParquetFile(file)
+
+
+def batches_of(path: str, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
+    """These columns of a table, some rows at a time."""
+    with table(path) as opened:
+        names = opened.schema_arrow.names
+        for column in columns:
+            if names.count(column) != 1:
+                wrong = "more than one" if column in names else "no"
+                given = ", ".join(names[:10])
+                raise UsageError(f"{path}: {wrong} column {column!r} (there are {given}); name another")
+        yield from opened.iter_batches(_ROWS, columns=list(columns), use_threads=False)
 
 
 def table_rows(path: str, image_column: str, column: str) -> Iterator[tuple[str | None, Place, Any]]:
@@ -195,29 +213,17 @@ def table_rows(path: str, image_column: str, column: str) -> Iterator[tuple[str 
             row += 1
 
 
-def batches_of(path: str, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
-    """These columns of a table, some rows at a time."""
-    with opened(path) as (schema, batches):
-        for column in columns:
-            if schema.names.count(column) != 1:
-                wrong = "more than one" if column in schema.names else "no"
-                given = ", ".join(schema.names[:10])
-                raise UsageError(f"{path}: {wrong} column {column!r} (there are {given}); name another")
-        yield from batches(list(columns))
-
-
 def _images_of(batch: pa.RecordBatch, column: str, path: str) -> list[bytes | None]:
     """Bytes of each row's image; None where there are none."""
     kind: Any = batch.schema.field(column).type
     inner = kind.field("bytes").type if pa.types.is_struct(kind) and kind.get_field_index("bytes") >= 0 else kind
-    if not (pa.types.is_binary(inner) or pa.types.is_large_binary(inner) or pa.types.is_binary_view(inner)):
+    if inner not in (pa.binary(), pa.large_binary(), pa.binary_view()):
         raise UsageError(f"{path}: column {column!r} is {kind}, not bytes of images; name another image_column")
     values = batch.column(column).to_pylist()
     return [(value["bytes"] if isinstance(value, dict) else value) or None for value in values]
 
 
 def _read_rows(path: str, column: str, rows: Sequence[int]) -> Iterator[bytes]:
-    """The images of rows, whose numbers rise."""
     first, waiting = 0, list(rows)[::-1]
     for batch in batches_of(path, (column,)):
         images = _images_of(batch, column, path)
@@ -226,23 +232,4 @@ def _read_rows(path: str, column: str, rows: Sequence[int]) -> Iterator[bytes]:
         if not waiting:
             return
         first += len(batch)
-    why = f"ends before row {waiting[-1]:,}; it was changed since it was listed: give a whole one"
-    raise UnreadableError(f"{path}: {why}")
-
-
-@contextmanager
-def opened(path: str) -> Iterator[tuple[pa.Schema, Callable[[list[str]], Iterable[pa.RecordBatch]]]]:
-    """The schema of a table, and a function that gives batches of columns."""
-    is_arrow = path.endswith(".arrow")
-    with reading(path, "Arrow" if is_arrow else "Parquet"), storage.open_read(path) as file:
-        if not is_arrow:
-            table = pq.ParquetFile(file)
-            yield table.schema_arrow, lambda columns: table.iter_batches(_ROWS, columns=columns, use_threads=False)
-            return
-        stream = pa.ipc.open_stream(cast(Any, file))
-
-        def batches(columns: list[str]) -> Iterator[pa.RecordBatch]:
-            for batch in stream:
-                yield from (batch.select(columns).slice(row, _ROWS) for row in range(0, len(batch), _ROWS))
-
-        yield stream.schema, batches
+    raise UnreadableError(f"{path}: ends before row {waiting[-1]:,}; it was changed since it was listed")

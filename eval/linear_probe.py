@@ -10,7 +10,7 @@ VTAB has 19 tasks (Zhai et al., arXiv 1910.04867) with 1,000 examples each. A ta
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -41,8 +41,7 @@ GROUPS = {  # of VTAB
 TASKS = tuple(name for group in GROUPS.values() for name in group)
 
 
-@dataclass(frozen=True)
-class Probe:
+class Probe(NamedTuple):
     """A linear classifier."""
 
     weights: Tensor  # (classes, width) float64
@@ -52,25 +51,6 @@ class Probe:
     def scores(self, features: Tensor) -> Tensor:
         """Logits (n, classes) float64 of features (n, width)."""
         return torch.cat([rows.double() @ self.weights.T + self.bias for rows in features.split(_ROWS)])
-
-
-def probe(
-    features: Tensor, labels: Tensor, *, classes: int, validation: tuple[Tensor, Tensor] | None = None, seed: int = 0
-) -> Probe:
-    """The classifier whose strength is the best on a validation part, fitted on all that is given.
-
-    Features are (n, width), labels int64 (n,) from 0 to `classes` - 1; without a validation part, a random fifth of
-    the training part is taken for it.
-    """
-    train = features, labels
-    if validation is None:
-        order = torch.randperm(len(labels), generator=torch.Generator().manual_seed(seed)).to(labels.device)
-        kept = max(1, int(len(labels) * VALIDATION_SHARE))
-        validation = features[order[:kept]], labels[order[:kept]]
-        train = features[order[kept:]], labels[order[kept:]]
-    strength = best_strength(*train, *validation, classes=classes)
-    whole = (features, labels) if len(train[1]) < len(labels) else map(torch.cat, zip(train, validation, strict=True))
-    return fitted(*whole, classes=classes, strength=strength)
 
 
 def linear_probe(
@@ -86,6 +66,25 @@ def linear_probe(
     facts = {"strength": classifier.strength, "train_images": sum(len(labels) for _, labels in parts)}
     scores = classifier.scores(encoded.embeddings).float()
     return classified(labelled, encoded, scores, torch.eye(len(classes), device=scores.device), facts)
+
+
+def probe(
+    features: Tensor, labels: Tensor, *, classes: int, validation: tuple[Tensor, Tensor] | None = None, seed: int = 0
+) -> Probe:
+    """The classifier whose strength is the best on a validation part, fitted on all that is given.
+
+    Features are (n, width), labels int64 (n,) from 0 to `classes` - 1; without a validation part, a random fifth of
+    the training part is taken for it.
+    """
+    train = whole = features, labels
+    if validation is not None:
+        whole = torch.cat([features, validation[0]]), torch.cat([labels, validation[1]])
+    else:
+        order = torch.randperm(len(labels), generator=torch.Generator().manual_seed(seed)).to(labels.device)
+        kept = max(1, int(len(labels) * VALIDATION_SHARE))
+        validation = features[order[:kept]], labels[order[:kept]]
+        train = features[order[kept:]], labels[order[kept:]]
+    return fitted(*whole, classes=classes, strength=best_strength(*train, *validation, classes=classes))
 
 
 def best_strength(
@@ -158,7 +157,7 @@ def lists_of(folder: str, task: str) -> list[str]:
     return [storage.join(folder, task, f"{part}.txt") for part in ("train800", "val200", "test")]
 
 
-def vtab(folder: str, features: Features) -> tuple[Images, Result]:
+def vtab(folder: str, features: Features) -> Result:
     """The probe of every task that is there; the rows are the test images of all of them."""
     existing = tasks_in(folder)
     names, rows, tasks, ranks = list[str](), list[int](), list[int](), list[int]()
@@ -176,7 +175,7 @@ def vtab(folder: str, features: Features) -> tuple[Images, Result]:
         names += [f"{name}/{one}" for one in test.images.names]
     outcomes = {"task": np.array(tasks), "rank": np.array(ranks)}
     facts = {"tasks": len(existing), "of_tasks": len(TASKS)}
-    return Images(names, names), Result(measured_of_vtab(outcomes), facts, outcomes, rows, left_out)
+    return Result(Images(names, names), rows, outcomes, measured_of_vtab(outcomes), facts, left_out)
 
 
 def measured_of_vtab(outcomes: Outcomes) -> dict[str, float]:

@@ -10,8 +10,7 @@ import csv
 import gzip
 import io
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Literal, NamedTuple, get_args
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import torch
@@ -21,7 +20,7 @@ from torch.nn import functional
 from altalign import storage
 from altalign.errors import UnreadableError
 from altalign.eval.encoded import ENCODED_TOGETHER, Features
-from altalign.eval.image_sources import text_lines
+from altalign.eval.image_sources import Images, text_lines
 from altalign.eval.outcomes import Outcomes, Result
 from altalign.eval.retrieval import KS, owners
 from altalign.eval.search import ranks_of_pairs
@@ -31,14 +30,16 @@ POSITIVE = 3.0
 SAMPLES = 1_000  # of each correlation, as in the paper
 Task = Literal["sts", "sis", "sits"]
 CaptionIds = Mapping[str, Sequence[str]]  # of each image, by its file name
-COLUMNS = {"sts": ("caption1", "caption2"), "sis": ("image1", "image2"), "sits": ("caption", "image")}
-
-_OF_SIMLEX = ("word1", "word2", "POS", "SimLex999", "concQ", "SimAssoc333")  # of the file as its authors give it
+COLUMNS: Mapping[Task, tuple[str, str]] = {
+    "sts": ("caption1", "caption2"),
+    "sis": ("image1", "image2"),
+    "sits": ("caption", "image"),
+}
+_OF_SIMLEX = {"word1", "word2", "POS", "SimLex999", "concQ", "SimAssoc333"}  # of the file as its authors give it
 _PARTS = {"A": "adjectives", "N": "nouns", "V": "verbs"}
 
 
-@dataclass(frozen=True)
-class Ratings:
+class Ratings(NamedTuple):
     """Rated pairs by the rows of their embeddings."""
 
     pairs: Tensor  # int64 (2, n): captions, images, or captions and images
@@ -62,7 +63,7 @@ def cxc(
     names = [pairs.images.names[row].rpartition("/")[2] for row in rows]
     captions = [one for name, some in zip(names, of_images, strict=True) for one in ids[name][: len(some)]]
     ratings = dict[Task, Ratings]()
-    for task in get_args(Task):
+    for task in COLUMNS:
         path = storage.join(folder, f"{task}_{split}.csv")
         path = f"{path}.gz" if storage.exists(f"{path}.gz") else path
         ratings[task] = read_ratings(path, task, captions, names)
@@ -74,7 +75,7 @@ def cxc(
         "text_to_text_queries": int(outcomes["text_to_text_queries"].sum()),
     }
     left_out = pairs.images.left_out(encoded.undecodable, pairs.left_out)
-    return Result(measured(outcomes), facts, outcomes, rows, left_out)
+    return Result(pairs.images, rows, outcomes, measured(outcomes), facts, left_out)
 
 
 def crisscrossed(
@@ -86,33 +87,37 @@ def crisscrossed(
     image. Times 100, `sts`, `sis` and `sits` are means over the samples, with `…_std`, `mean_correlation` of the three,
     and `…_missing`, the rated pairs that the set has not.
     """
-    of_coco = torch.stack([torch.arange(len(owner)), owner])
-    of_coco = torch.cat([of_coco, ratings["sits"].positive], dim=1).to(images.device)
+
+    def both(pairs: Tensor) -> Tensor:
+        """Pairs within a modality, of which each is the other's: without an item and itself."""
+        pairs = pairs[:, pairs[0] != pairs[1]]
+        return torch.cat([pairs, pairs.flip(0)], dim=1)
+
+    of_coco = torch.cat([torch.stack([torch.arange(len(owner)), owner]), ratings["sits"].positive], dim=1)
     of_one = owner.argsort(stable=True).split(owner.bincount().tolist())
     together = torch.cat([torch.cartesian_prod(rows, rows) for rows in of_one]).T
-    alike = _both(torch.cat([together, ratings["sts"].positive], dim=1)).to(images.device)
-    by_text = {
-        "text_to_image": ranks_of_pairs(texts, images, of_coco).cpu(),
-        "text_to_text": ranks_of_pairs(texts, texts, alike, same=True).cpu(),
-    }
-    images_alike = _both(ratings["sis"].positive).to(images.device)
+    texts_alike = both(torch.cat([together, ratings["sts"].positive], dim=1))
+    images_alike = both(ratings["sis"].positive)
     outcomes = {
         "image_to_text_rank": ranks_of_pairs(images, texts, of_coco.flip(0)).cpu().numpy(),
         "image_to_image_rank": ranks_of_pairs(images, images, images_alike, same=True).cpu().numpy(),
     }
-    for direction, ranks in by_text.items():
+    for direction, ranks in (
+        ("text_to_image", ranks_of_pairs(texts, images, of_coco).cpu()),
+        ("text_to_text", ranks_of_pairs(texts, texts, texts_alike, same=True).cpu()),
+    ):
         outcomes[f"{direction}_queries"] = owner.bincount((ranks > 0).double()).long().numpy()
         for k in KS:
             is_hit = (ranks > 0) & (ranks <= k)
             outcomes[f"{direction}_hits_{k}"] = owner.bincount(is_hit.double()).long().numpy()
     sides = {"sts": (texts, texts), "sis": (images, images), "sits": (texts, images)}
     facts: dict[str, float] = {}
-    for task in get_args(Task):
-        rows, (first, second) = ratings[task].pairs, sides[task]
-        cosines = (first[rows[0]].double() * second[rows[1]]).sum(1)
-        mean, deviation = sampled_spearman(rows[0], cosines.cpu(), ratings[task].rating, samples=samples, seed=seed)
-        facts |= {task: 100 * mean, f"{task}_std": 100 * deviation, f"{task}_missing": ratings[task].missing}
-    return outcomes, {**facts, "mean_correlation": sum(facts[task] for task in get_args(Task)) / 3}
+    for task, (first, second) in sides.items():
+        of_task: Ratings = ratings[task]  # type: ignore[index]
+        cosines = (first[of_task.pairs[0]].double() * second[of_task.pairs[1]]).sum(1).cpu()
+        mean, deviation = sampled_spearman(of_task.pairs[0], cosines, of_task.rating, samples=samples, seed=seed)
+        facts |= {task: 100 * mean, f"{task}_std": 100 * deviation, f"{task}_missing": of_task.missing}
+    return outcomes, {**facts, "mean_correlation": sum(facts[task] for task in sides) / 3}
 
 
 def measured(outcomes: Outcomes) -> dict[str, float]:
@@ -149,30 +154,23 @@ def read_ratings(path: str, task: Task, captions: Sequence[str], images: Sequenc
     Captions are known by their ids, `COCO_val2014:sentid:N`, images by their file names, `COCO_val2014_N.jpg`, both in
     the order of the embeddings.
     """
+    columns = COLUMNS[task]
     try:
         data = storage.read_bytes(path)
         text = (gzip.decompress(data) if data[:2] == b"\x1f\x8b" else data).decode()
-        rows = [
-            (*(row[name] for name in COLUMNS[task]), float(row["agg_score"]))
-            for row in csv.DictReader(io.StringIO(text))
-        ]
+        lines = csv.DictReader(io.StringIO(text))
+        rows = [(line[columns[0]], line[columns[1]], float(line["agg_score"])) for line in lines]
     except (OSError, EOFError, ValueError, KeyError, TypeError) as error:
-        why = f"no CSV of CxC with {', '.join(COLUMNS[task])} and agg_score ({error})"
+        why = f"no CSV of CxC with {', '.join(columns)} and agg_score ({error})"
         raise UnreadableError(f"{path}: {why}; give {task}_test.csv of it") from None
     places = [{name: row for row, name in enumerate(names)} for names in (captions, images)]
-    one, other = (places[column.startswith("image")] for column in COLUMNS[task])
+    one, other = (places[column.startswith("image")] for column in columns)
     known = [(one[first], other[second], rating) for first, second, rating in rows if first in one and second in other]
     if not known:
         why = f"none of its {len(rows):,} pairs is of this set"
         raise UnreadableError(f"{path}: {why}; its ids are COCO's sentid and filename, as in Karpathy's JSON")
     first, second, rating = zip(*known, strict=True)
     return Ratings(torch.tensor([first, second]), torch.tensor(rating, dtype=torch.float64), len(rows) - len(known))
-
-
-def _both(pairs: Tensor) -> Tensor:
-    """Pairs within a modality, of which each is the other's: without an item and itself."""
-    pairs = pairs[:, pairs[0] != pairs[1]]
-    return torch.cat([pairs, pairs.flip(0)], dim=1)
 
 
 # Spearman's rank correlation ------------------------------------------------------------------------------------------
@@ -235,29 +233,22 @@ def word_similarity(pairs: Sequence[WordPair], encode_word: Callable[[list[str]]
     with torch.no_grad():
         encoded = [encode_word(words[first : first + ENCODED_TOGETHER]) for first in firsts]
     vectors = functional.normalize(torch.cat(encoded).double(), dim=1).cpu()
-    first, second = (
-        vectors[[place[word] for word in side]] for side in zip(*(pair[:2] for pair in pairs), strict=True)
-    )
-    subsets = sorted({name for pair in pairs for name in pair.subsets})
-    members = {name: np.array([name in pair.subsets for pair in pairs]) for name in subsets}
-    outcomes = {
-        "cosine": (first * second).sum(1).numpy(),
-        "rating": np.array([pair.rating for pair in pairs]),
-        **{f"in_{name}": is_member for name, is_member in members.items()},
-    }
-    facts = {"pairs": len(pairs), **{f"pairs_{name}": int(is_member.sum()) for name, is_member in members.items()}}
-    return Result(measured_of_words(outcomes), facts, outcomes, range(len(pairs)))
+    first, second = (vectors[[place[pair[side]] for pair in pairs]] for side in (0, 1))
+    outcomes = {"cosine": (first * second).sum(1).numpy(), "rating": np.array([pair.rating for pair in pairs])}
+    facts = {"pairs": len(pairs)}
+    for name in sorted({name for pair in pairs for name in pair.subsets}):
+        outcomes[f"in_{name}"] = np.array([name in pair.subsets for pair in pairs])
+        facts[f"pairs_{name}"] = int(outcomes[f"in_{name}"].sum())
+    names = [f"{pair.first} {pair.second}" for pair in pairs]
+    return Result(Images(names, names), range(len(pairs)), outcomes, measured_of_words(outcomes), facts)
 
 
 def measured_of_words(outcomes: Outcomes) -> dict[str, float]:
     """Spearman's correlation of cosines and ratings, times 100: of all pairs, and of each subset."""
+    members: dict[str, Any] = {"": slice(None)}
+    members |= {name.replace("in_", "_", 1): of for name, of in outcomes.items() if name.startswith("in_")}
     cosines, ratings = (torch.from_numpy(outcomes[name]) for name in ("cosine", "rating"))
-    correlations = {"spearman": 100 * spearman(cosines, ratings)}
-    for name, is_member in outcomes.items():
-        if name.startswith("in_"):
-            correlation = spearman(cosines[is_member], ratings[is_member])
-            correlations[f"spearman_{name.removeprefix('in_')}"] = 100 * correlation
-    return correlations
+    return {f"spearman{name}": 100 * spearman(cosines[of], ratings[of]) for name, of in members.items()}
 
 
 def read_word_pairs(path: str) -> list[WordPair]:
@@ -265,7 +256,7 @@ def read_word_pairs(path: str) -> list[WordPair]:
     lines = [line.split("\t") for line in text_lines(path) if line.strip() and not line.startswith("#")]
     pairs = list[WordPair]()
     try:
-        if lines and set(_OF_SIMLEX) <= set(lines[0]):
+        if lines and set(lines[0]) >= _OF_SIMLEX:
             for row in (dict(zip(lines[0], line, strict=True)) for line in lines[1:]):
                 hard = ("hard",) if row["SimAssoc333"] == "1" else ()  # the 333 pairs that are the most associated
                 subsets = (_PARTS[row["POS"]], f"concreteness_q{row['concQ']}", *hard)

@@ -1,13 +1,14 @@
-"""Results of evaluators: files of an evaluation's folder, tables for a terminal of 80 columns, and two models compared.
+"""Results of evaluators: files of an evaluation's folder, its page, tables for a terminal, and two models compared.
 
 `metrics.json` has the numbers, TASK/NAME: {metric: value}; `sets.json` what belongs to them: intervals, what was left
-out, which sets are missing; `outcomes/TASK-NAME.parquet` a row an image, which two evaluations are compared by.
+out, which sets are missing; `outcomes/TASK-NAME.parquet` a row an image, which two evaluations are compared by; and
+`eval.html` shows them.
 """
 
-import math
+import json
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -18,7 +19,8 @@ from altalign.errors import UsageError
 from altalign.eval import outcomes
 from altalign.eval.evaluation import MEASURES, Evaluated, Evaluation
 from altalign.eval.image_sources import reading
-from altalign.eval.outcomes import Difference, Outcomes, chosen
+from altalign.eval.outcomes import Difference, chosen
+from altalign.pages import frame
 from altalign.terminal import shown
 
 if TYPE_CHECKING:
@@ -29,22 +31,20 @@ Metrics = Mapping[str, Mapping[str, float]]  # {"retrieval/NAME": {metric: value
 
 _RETRIEVAL = "retrieval/"
 _NAMED = 20  # things left out that sets.json names, of each reason
+_HERE, _STYLES = Path(__file__).parent, ("page.css", "evaluation.css")
 
 
 def write_metrics(path: str, metrics: Metrics) -> None:
     """Write metrics.json. Raises ValueError: a value is not a finite number, which JSON cannot hold."""
-    for name, values in metrics.items():
-        for metric, value in values.items():
-            if not math.isfinite(value):
-                raise ValueError(f"{name} {metric}: {value}")
-    storage.write_json(path, {name: dict(values) for name, values in metrics.items()})
+    json.dumps(metrics, allow_nan=False)
+    storage.write_json(path, metrics)
 
 
-def write(folder: str, evaluation: Evaluation) -> None:
-    """Write outcomes, sets.json and metrics.json; sets that another evaluation has left there stay."""
+def write(folder: str, evaluation: Evaluation, *, model: str) -> None:
+    """Write outcomes, sets.json, metrics.json and the page; sets that another evaluation has left there stay."""
     about: dict[str, object] = {}
     for each in evaluation.evaluated:
-        columns = {"name": pa.array([each.images.names[row] for row in each.result.rows])}
+        columns = {"name": pa.array([each.result.images.names[row] for row in each.result.rows])}
         columns |= {name: pa.array(column) for name, column in each.result.outcomes.items()}
         with storage.write(_outcomes_path(folder, each.name)) as file:
             pq.write_table(pa.table(columns), file)
@@ -53,7 +53,7 @@ def write(folder: str, evaluation: Evaluation) -> None:
             "metric": each.settings.metric,
             "settings": each.settings.model_dump(mode="json"),
             "intervals": {name: list(ends) for name, ends in each.intervals.items()},
-            "without_near_duplicates": [asdict(one) for one in each.without],
+            "without_near_duplicates": [one._asdict() for one in each.without],
             "left_out": {reason: {"number": len(names), "names": list(names[:_NAMED])} for reason, names in left_out},
         }
     sets, metrics = storage.join(folder, "sets.json"), storage.join(folder, "metrics.json")
@@ -61,10 +61,11 @@ def write(folder: str, evaluation: Evaluation) -> None:
     storage.write_json(sets, {**storage.read_json(sets), **about, **missing})
     before = {name: values for name, values in storage.read_json(metrics).items() if name not in missing}
     write_metrics(metrics, {**before, **_metrics_of(evaluation)})
+    page = frame.rendered(_HERE, "evaluation.html", styles=_STYLES, evaluation=evaluation, model=model)
+    storage.write_bytes(storage.join(folder, "eval.html"), page)
 
 
-def _metrics_of(evaluation: Evaluation) -> dict[str, dict[str, float]]:
-    """Metrics and facts of each set, as metrics.json has them."""
+def _metrics_of(evaluation: Evaluation) -> Metrics:
     return {each.name: {**each.result.metrics, **each.result.facts} for each in evaluation.evaluated}
 
 
@@ -79,8 +80,8 @@ def show(evaluation: Evaluation, out: "Console", *, model: str) -> None:
         out.print(retrieval_table(metrics))
     if evaluation.evaluated:
         out.print(_scores_table(evaluation.evaluated))
-    for mean in evaluation.means:
-        out.print(f"{mean.task}: mean {mean.value:.1f} of {mean.sets:,} of {mean.all_sets:,} sets")
+    for line in evaluation.means:
+        out.print(line)
     if not any(each.without for each in evaluation.evaluated):
         out.print("near-duplicates of these images in the training data: not known", soft_wrap=True)
     for name, why in evaluation.missing.items():
@@ -89,7 +90,7 @@ def show(evaluation: Evaluation, out: "Console", *, model: str) -> None:
     out.print(f"{len(evaluation.evaluated):,} of {sets:,} sets; {model}", soft_wrap=True)
 
 
-# Tables --------------------------------------------------------------------------------------------------------------
+# Tables of 80 columns ------------------------------------------------------------------------------------------------
 
 
 def _table(texts: Sequence[str], numbers: Sequence[str]) -> "Table":
@@ -109,13 +110,13 @@ def _scores_table(evaluated: Sequence[Evaluated]) -> "Table":
     table = _table(("set", "metric"), ("images", "score", "95 %", *(["without near"] if is_known else [])))
     for each in evaluated:
         metric = each.settings.metric
-        ends = each.intervals.get(metric)
+        low, high = each.intervals[metric]
         cells = [
             shown(each.name) + "".join(f"\n{len(some):,} {why}" for why, some in each.result.left_out.items()),
             metric,
             f"{len(each.result.rows):,}",
             f"{each.score:.1f}",
-            f"{ends[0]:.1f} to {ends[1]:.1f}" if ends else "",
+            f"{low:.1f} to {high:.1f}",
         ]
         if is_known:
             scores = [f"{one.metrics[metric]:.1f}" if one.metrics else "none left" for one in each.without]
@@ -144,8 +145,7 @@ def retrieval_table(metrics: Metrics) -> "Table":
 # Two models on the same images of the same sets: `altalign eval A B` -------------------------------------------------
 
 
-@dataclass(frozen=True)
-class Compared:
+class Compared(NamedTuple):
     """Two models on a set."""
 
     name: str  # TASK/NAME
@@ -165,7 +165,12 @@ def compare(a: str, b: str, *, resamples: int = outcomes.RESAMPLES) -> list[Comp
         measure = MEASURES.get(name.partition("/")[0])
         if measure is None or any("missing" in about[name] for about in abouts):
             continue
-        (names_a, of_a), (names_b, of_b) = (_outcomes(_outcomes_path(place, name)) for place in places)
+        tables = list[pa.Table]()
+        for path in (_outcomes_path(place, name) for place in places):
+            with reading(path, "Parquet"), storage.open_read(path) as file:
+                tables.append(pq.read_table(file, use_threads=False))
+        names_a, names_b = (np.array(table["name"].to_pylist(), object) for table in tables)
+        of_a, of_b = ({one: table[one].to_numpy() for one in table.column_names if one != "name"} for table in tables)
         _, rows_a, rows_b = np.intersect1d(names_a, names_b, return_indices=True)
         if len(rows_a):
             first, second = chosen(of_a, rows_a), chosen(of_b, rows_b)
@@ -178,12 +183,25 @@ def compare(a: str, b: str, *, resamples: int = outcomes.RESAMPLES) -> list[Comp
     return compared
 
 
-def write_comparison(path: str, compared: list[Compared]) -> None:
-    """Write comparison.json."""
-    storage.write_json(path, {each.name: asdict(each) for each in compared})
+def _place(folder: str) -> str:
+    steps = sorted(name for name in storage.entries(storage.join(folder, "eval")) if name.startswith("step-"))
+    for place in [folder, *(storage.join(folder, "eval", name) for name in reversed(steps))]:
+        if storage.exists(storage.join(place, "sets.json")):
+            return place
+    raise UsageError(f"{folder}: no evaluation with --sets is there; make one, or give its folder")
 
 
-def comparison_table(compared: list[Compared]) -> "Table":
+def write_comparison(folder: str, compared: Sequence[Compared], *, a: str, b: str) -> None:
+    """Write comparison.json and comparison.html."""
+    values: dict[str, Any] = {each.name: each._asdict() for each in compared}
+    for each in compared:
+        values[each.name]["differences"] = {name: one._asdict() for name, one in each.differences.items()}
+    storage.write_json(storage.join(folder, "comparison.json"), values)
+    page = frame.rendered(_HERE, "models.html", styles=_STYLES, compared=compared, a=a, b=b)
+    storage.write_bytes(storage.join(folder, "comparison.html"), page)
+
+
+def comparison_table(compared: Sequence[Compared]) -> "Table":
     """A row a set: its metric of both, the difference, its interval and its p."""
     table = _table(("set, metric",), ("images", "A", "B", "A - B", "95 %", "p"))
     for each in compared:
@@ -198,20 +216,3 @@ def comparison_table(compared: list[Compared]) -> "Table":
             f"{difference.p:.3f}",
         )
     return table
-
-
-def _place(folder: str) -> str:
-    steps = sorted(name for name in storage.entries(storage.join(folder, "eval")) if name.startswith("step-"))
-    places = [folder, *(storage.join(folder, "eval", name) for name in reversed(steps))]
-    for place in places:
-        if storage.exists(storage.join(place, "sets.json")):
-            return place
-    raise UsageError(f"{folder}: no evaluation with --sets is there; make one, or give its folder")
-
-
-def _outcomes(path: str) -> tuple[np.ndarray, Outcomes]:
-    """Names of images, and their outcomes."""
-    with reading(path, "Parquet"), storage.open_read(path) as file:
-        table = pq.read_table(file, use_threads=False)
-    columns = {name: table[name].to_numpy() for name in table.column_names if name != "name"}
-    return np.array(table["name"].to_pylist(), object), columns

@@ -4,11 +4,10 @@ In several languages, one by one and on average: Multi30K (ALIGN section 8, tabl
 """
 
 import json
-from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from itertools import chain
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any
 
 import numpy.typing as npt
 import torch
@@ -16,48 +15,32 @@ from torch import Tensor
 
 from altalign.errors import UnreadableError
 from altalign.eval.encoded import Features
-from altalign.eval.image_sources import NO_FILE, Images, files_in, text_lines
-from altalign.eval.outcomes import EXAMPLES, Example, Outcomes, Result, shown
-from altalign.eval.search import nearest, ranks_of_pairs
+from altalign.eval.image_sources import NO_FILE, files_in, text_lines
+from altalign.eval.outcomes import Outcomes, Result
+from altalign.eval.search import ranks_of_pairs
 from altalign.eval.sets import ImageSet
 
 KS = (1, 5, 10)
 
 
-class Ranks(NamedTuple):
-    """Rank, from 1, of each query's best own candidate among those that are not its own: int64 (queries,)."""
-
-    of_images: Tensor
-    of_texts: Tensor
-
-
-def retrieval(pairs: ImageSet, features: Features, *, shared_captions: Literal["own", "all"] = "own") -> Result:
-    """Search a set in both directions; a caption of several images is right for its `own` alone, or for `all`."""
+def retrieval(pairs: ImageSet, features: Features) -> Result:
+    """Search a set in both directions; a caption is right for its own image alone."""
     encoded = features.of_images(pairs.images)
     rows = encoded.rows.tolist()
-    of_images = [pairs.captions[row] for row in rows]
-    captions, owner = list(chain.from_iterable(of_images)), owners(of_images)
-    numbers: dict[str, int] = {}  # equal where captions are
-    same = torch.tensor([numbers.setdefault(caption, len(numbers)) for caption in captions])
-    images, texts = encoded.embeddings, features.of_texts(captions)
-    both = ranks(images, texts, owner, same_caption=same if shared_captions == "all" else None)
-    outcomes = outcomes_of(both, owner)
-    of_one_image = torch.stack([same, owner]).unique(dim=1)[0]
+    outcomes = searched(encoded.embeddings, [pairs.captions[row] for row in rows], features)
     facts = {
         "chance_r1": 100 / len(rows),
         "images": len(rows),
-        "captions": len(captions),
-        "shared_captions": int((of_one_image.bincount()[same] > 1).sum()),
+        "captions": int(outcomes["captions"].sum()),
         "undecodable": len(encoded.undecodable),
     }
-    examples = list[Example]()
-    directions = ((images, texts, both.of_images, rows, captions), (texts, images, both.of_texts, captions, rows))
-    for queries, candidates, of_queries, names, answers in directions:
-        chosen = shown(list(map(str, names)), of_queries.tolist(), at_most=EXAMPLES)
-        for query, places in zip(chosen, nearest(queries[chosen], candidates), strict=True):
-            examples.append(Example(names[query], tuple(answers[one] for one in places), int(of_queries[query])))
     left_out = pairs.images.left_out(encoded.undecodable, pairs.left_out)
-    return Result(measured(outcomes), facts, outcomes, rows, left_out, examples)
+    return Result(pairs.images, rows, outcomes, measured(outcomes), facts, left_out)
+
+
+def searched(images: Tensor, captions: Sequence[Sequence[str]], features: Features) -> Outcomes:
+    """The outcomes of images, (n, width), and the captions of each, at least one."""
+    return outcomes_of(images, features.of_texts(list(chain.from_iterable(captions))), owners(captions))
 
 
 def owners(captions: Sequence[Sequence[str]]) -> Tensor:
@@ -65,34 +48,18 @@ def owners(captions: Sequence[Sequence[str]]) -> Tensor:
     return torch.repeat_interleave(torch.tensor([len(some) for some in captions]))
 
 
-def ranks(images: Tensor, texts: Tensor, owner: Tensor, *, same_caption: Tensor | None = None) -> Ranks:
-    """Search images, (n, d) float32, by captions, (m, d), and captions by images.
+def outcomes_of(images: Tensor, texts: Tensor, owner: Tensor) -> Outcomes:
+    """A row an image: the rank of its best caption, how many captions it has, and how many of them find it.
 
-    A caption hits if its image is among the k best images; an image hits if any of its captions is among the k best
-    captions. `owner`, int64 (m,), is the row of each caption's image; every image has a caption. `same_caption`, int64
-    (m,), has a number for each caption, equal where captions are: a caption is then also of the images of those equal
-    to it.
+    Images are (n, width) float32, captions (m, width); `owner`, int64 (m,), is the row of each caption's image; every
+    image has one. A caption hits if its image is among the k best images; an image hits if any of its captions is among
+    the k best captions.
     """
-    if images.ndim != 2 or texts.ndim != 2 or images.shape[1] != texts.shape[1] or owner.shape != texts.shape[:1]:
-        shapes = f"images {tuple(images.shape)}, texts {tuple(texts.shape)}, owner {tuple(owner.shape)}"
-        raise ValueError(f"{shapes}: not (n, d), (m, d), (m,)")
-    if owner.unique().tolist() != list(range(len(images))):
-        raise ValueError(f"owner: not every row of {len(images)} images, and no other number, is in it")
-    own = torch.stack([owner, torch.arange(len(texts), device=owner.device)])
-    if same_caption is not None:
-        images_of, same = defaultdict[int, set[int]](set), same_caption.tolist()
-        for number, image in zip(same, owner.tolist(), strict=True):
-            images_of[number].add(image)
-        own = torch.tensor([(image, caption) for caption, one in enumerate(same) for image in images_of[one]]).T
-    own = own.to(images.device)
-    return Ranks(ranks_of_pairs(images, texts, own), ranks_of_pairs(texts, images, own.flip(0)))
-
-
-def outcomes_of(both: Ranks, owner: Tensor) -> Outcomes:
-    """A row an image: the rank of its best caption, how many captions it has, and how many of them find it."""
-    by_text, owner = both.of_texts.cpu(), owner.cpu()
+    own = torch.stack([owner, torch.arange(len(texts))])
+    by_text = ranks_of_pairs(texts, images, own.flip(0)).cpu()
     hits = {f"text_to_image_hits_{k}": torch.bincount(owner, (by_text <= k).double()).long().numpy() for k in KS}
-    return {"image_to_text_rank": both.of_images.cpu().numpy(), "captions": owner.bincount().numpy(), **hits}
+    by_image = ranks_of_pairs(images, texts, own).cpu().numpy()
+    return {"image_to_text_rank": by_image, "captions": owner.bincount().numpy(), **hits}
 
 
 def measured(outcomes: Outcomes) -> dict[str, float]:
@@ -106,32 +73,24 @@ def measured(outcomes: Outcomes) -> dict[str, float]:
 
 # Languages ------------------------------------------------------------------------------------------------------------
 
-
-class Multilingual(NamedTuple):
-    """Names of images, and for each language the captions of each image, at least one."""
-
-    names: Sequence[str]
-    captions: Mapping[str, Sequence[Sequence[str]]]
+Languages = Mapping[str, Sequence[Sequence[str]]]  # of each language, the captions of each image, at least one
 
 
-def multilingual(pairs: Multilingual, folder: str, features: Features) -> tuple[Images, Result]:
+def multilingual(names: Sequence[str], languages: Languages, folder: str, features: Features) -> Result:
     """Search the images of a folder's files in every language, and the captions by the images."""
-    images, missing = files_in(folder, pairs.names)
+    images, missing = files_in(folder, names)
     if not len(images):
-        why = f"none of {len(pairs.names):,} images is there ({missing[0]})"
-        raise UnreadableError(f"{folder}: {why}; give their folder")
+        raise UnreadableError(f"{folder}: none of {len(names):,} images is there ({missing[0]}); give their folder")
     encoded = features.of_images(images)
-    place = {name: number for number, name in enumerate(pairs.names)}
-    numbers = [place[images.names[row]] for row in encoded.rows.tolist()]
+    place, rows = {name: number for number, name in enumerate(names)}, encoded.rows.tolist()
     outcomes: dict[str, npt.NDArray[Any]] = {}
-    for language, captions in pairs.captions.items():
-        own = [captions[number] for number in numbers]
-        texts, owner = features.of_texts(list(chain.from_iterable(own))), owners(own)
-        columns = outcomes_of(ranks(encoded.embeddings, texts, owner), owner)
+    for language, captions in languages.items():
+        own = [captions[place[images.names[row]]] for row in rows]
+        columns = searched(encoded.embeddings, own, features)
         outcomes |= {f"{language}/{name}": column for name, column in columns.items()}
+    facts = {"images": len(rows), "languages": len(languages)}
     left_out = images.left_out(encoded.undecodable, {NO_FILE: missing})
-    facts = {"images": len(numbers), "languages": len(pairs.captions)}
-    return images, Result(measured_by_language(outcomes), facts, outcomes, encoded.rows.tolist(), left_out)
+    return Result(images, rows, outcomes, measured_by_language(outcomes), facts, left_out)
 
 
 def measured_by_language(outcomes: Outcomes) -> dict[str, float]:
@@ -146,20 +105,18 @@ def measured_by_language(outcomes: Outcomes) -> dict[str, float]:
     return {**{name: sum(own[name] for own in by_language.values()) / len(by_language) for name in names}, **each}
 
 
-def read_lines(images: str, captions: Mapping[str, Sequence[str]]) -> Multilingual:
+def read_lines(images: str, captions: Mapping[str, Sequence[str]]) -> tuple[list[str], Languages]:
     """Multi30K: the names of the images, a line each, and files of captions in that order, by language."""
     names = [line.split("#")[0].strip() for line in text_lines(images)]
-    by_language: dict[str, list[list[str]]] = {}
-    for language, files in captions.items():
-        columns = [text_lines(file) for file in files]
-        for file, column in zip(files, columns, strict=True):
+    by_language = {language: [text_lines(file) for file in files] for language, files in captions.items()}
+    for language, columns in by_language.items():
+        for file, column in zip(captions[language], columns, strict=True):
             if len(column) != len(names):
                 raise UnreadableError(f"{file}: {len(column):,} lines, and {images} has {len(names):,}; give its own")
-        by_language[language] = [list(some) for some in zip(*columns, strict=True)]
-    return Multilingual(names, by_language)
+    return names, {language: list(zip(*columns, strict=True)) for language, columns in by_language.items()}
 
 
-def read_xm3600(path: str, languages: Sequence[str]) -> Multilingual:
+def read_xm3600(path: str, languages: Sequence[str]) -> tuple[list[str], Languages]:
     """XM3600's captions.jsonl: these languages, or all."""
     try:
         rows = [json.loads(line) for line in text_lines(path)]
@@ -172,4 +129,4 @@ def read_xm3600(path: str, languages: Sequence[str]) -> Multilingual:
         raise UnreadableError(f"{path}: {why}; give one") from None
     if not by_language or not all(all(captions) for captions in by_language.values()):
         raise UnreadableError(f"{path}: an image without a caption in a language; leave the language out")
-    return Multilingual(names, by_language)
+    return names, by_language

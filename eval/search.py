@@ -1,4 +1,4 @@
-"""Search among embeddings: what each query ranks its right candidates at, and what it finds first.
+"""Search among embeddings: what each query ranks its right candidates at.
 
 Ties are against the model, so that one with equal embeddings finds nothing.
 """
@@ -10,7 +10,6 @@ import torch
 from torch import Tensor
 
 NEVER = torch.iinfo(torch.int64).max  # rank of what is not found at all
-SHOWN = 3  # candidates of an example
 _SCORES = 1 << 24  # scores that are held, 64 MiB; more if one query has more candidates
 
 
@@ -53,7 +52,7 @@ def ranks_of_pairs(queries: Tensor, candidates: Tensor, pairs: Tensor, *, same: 
     Queries are (n, d), candidates (m, d) float32; pairs, int64 (2, p), are rows of queries and of what is right for
     them. Where queries are the `same` as candidates, no query is a candidate of its own.
     """
-    query, candidate = pairs[:, pairs[0].argsort()]
+    query, candidate = pairs[:, pairs[0].argsort()].to(queries.device)
     ranks = []
     for rows, scores in scores_of(queries, candidates):
         if same:
@@ -65,6 +64,11 @@ def ranks_of_pairs(queries: Tensor, candidates: Tensor, pairs: Tensor, *, same: 
     return torch.cat(ranks)
 
 
-def nearest(queries: Tensor, candidates: Tensor) -> list[list[int]]:
-    """The rows of the candidates that are nearest to each query, to be shown."""
-    return (queries @ candidates.T).topk(min(SHOWN, len(candidates)), dim=1).indices.tolist()
+def ranks_of_labels(queries: Tensor, candidates: Tensor, labels: Tensor, others: Tensor) -> Tensor:
+    """Rank, from 1, of the best candidate of each query's label among those of other labels: int64 (n,) on the CPU.
+
+    Queries are (n, d), candidates (m, d) float32; their labels (n,) and (m,).
+    """
+    labels, others = labels.to(queries.device), others.to(queries.device)
+    parts = [ranked(scores, labels[rows, None] == others) for rows, scores in scores_of(queries, candidates)]
+    return torch.cat(parts).cpu()

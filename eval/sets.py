@@ -1,7 +1,7 @@
 """Sets of images with captions, or with a class each, as the user has them. Needs no torch.
 
 A set is listed once; the bytes of its images are read when they are needed. It is a glob of tars (WebDataset) or of
-tables (Parquet), a folder of CLIP_benchmark or of `save_to_disk`; with captions also Karpathy's JSON or a finished run,
+tables (Parquet), or a folder of CLIP_benchmark; with captions also Karpathy's JSON or a finished run,
 with classes a folder of class folders or a list (`.txt`) of files and classes. Captioned rows of the same bytes (in a
 run, of the same `image_id`) are one image, which has all their captions; with classes every image counts.
 """
@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from hashlib import sha256
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -33,24 +33,17 @@ Kind = Literal["webdataset", "parquet", "karpathy", "list", "folder"]
 def kind_of(path: str, split: str) -> tuple[Kind, list[str]]:
     """What is at a path, and its files; of a folder that is no set of tars or tables, the folder.
 
-    A folder is one of CLIP_benchmark's where SPLIT/nshards.txt says how many tars it has, or of `save_to_disk` where
-    state.json names its tables.
+    A folder is one of CLIP_benchmark's where SPLIT/nshards.txt says how many tars it has.
     """
     if storage.kind(path) == "folder":
         if storage.exists(mark := storage.join(path, split, "nshards.txt")):
             number = storage.read_bytes(mark).decode("utf-8", "replace").strip()
-            if not number.isdecimal() or not int(number):
+            if not number.isdecimal():
                 raise UnreadableError(f"{mark}: {number[:40]!r} is no number of tars; bring the file back")
-            tars = [storage.join(path, split, f"{each}.tar") for each in range(int(number))]
-            if lost := [tar for tar in tars if not storage.exists(tar)]:
-                raise UnreadableError(f"{lost[0]}: not there, of {len(tars):,} tars that {mark} names; bring it back")
-            return "webdataset", tars
-        splits = storage.read_json(storage.join(path, "dataset_dict.json")).get("splits")
-        if isinstance(splits, list) and splits:
-            raise UsageError(f"{path}: a data set of splits ({', '.join(splits)}); name one: {path}/{splits[0]}")
-        saved = storage.read_json(storage.join(path, "state.json")).get("_data_files") or []
-        files = [storage.join(path, entry["filename"]) for entry in saved]
-        return ("parquet", files) if files else ("folder", [path])
+            return "webdataset", [storage.join(path, split, f"{each}.tar") for each in range(int(number))]
+        if any(storage.exists(storage.join(path, name)) for name in ("state.json", "dataset_dict.json")):
+            raise UsageError(f"{path}: of `save_to_disk`, which is not read; write Parquet with `to_parquet`")
+        return "folder", [path]
     if path.endswith(".json"):
         return "karpathy", [path]
     files = list(paths_of([path]))
@@ -62,8 +55,7 @@ def kind_of(path: str, split: str) -> tuple[Kind, list[str]]:
 # With captions -------------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class CaptionedImage:
+class CaptionedImage(NamedTuple):
     """An image file's bytes and its captions, at least one."""
 
     image: bytes
@@ -136,12 +128,13 @@ def captioned_set(
 
 def captioned(chosen: Set, held_out: HeldOut | None) -> ImageSet:
     """The images of a set's settings with the captions that are searched; `held_out` gives those a training kept."""
-    if chosen.held_out and held_out is None:
-        raise UsageError("held_out: no training run is evaluated; give a path")
-    if held_out is not None and chosen.held_out:
-        return held_out(chosen.images_at_most).with_captions(at_most=chosen.captions_at_most)
-    names = ("split", "images", "image_column", "caption_column", "images_at_most")
-    pairs = captioned_set([chosen.path], **{name: getattr(chosen, name) for name in names})
+    if chosen.held_out:
+        if held_out is None:
+            raise UsageError("held_out: no training run is evaluated; give a path")
+        pairs = held_out(chosen.images_at_most)
+    else:
+        names = ("split", "images", "image_column", "caption_column", "images_at_most")
+        pairs = captioned_set([chosen.path], **{name: getattr(chosen, name) for name in names})
     return pairs.with_captions(at_most=chosen.captions_at_most)
 
 
@@ -195,8 +188,7 @@ def _run_rows(folder: str) -> Iterator[_Row]:
     storage.check(folder)
     manifest = storage.read_json(storage.join(folder, "manifest.json"))
     if not isinstance(manifest.get("shards"), list):
-        why = "no finished run (it has no manifest.json)"
-        raise UsageError(f"{folder}: {why}; give the [run] folder of a curation, or finish it")
+        raise UsageError(f"{folder}: no finished run; give the [run] folder of a curation, or finish it")
     for shard in manifest["shards"]:
         tar = storage.join(folder, "shards", shard["name"])
         sidecar = f"{tar.removesuffix('.tar')}.parquet"
@@ -204,7 +196,7 @@ def _run_rows(folder: str) -> Iterator[_Row]:
             with storage.open_read(sidecar) as file:
                 columns = ["key", "image_id", "caption", "tar_offset", "tar_bytes"]
                 rows = pq.read_table(file, columns=columns, use_threads=False).to_pylist()
-        except (OSError, pa.ArrowException, UnicodeDecodeError) as error:
+        except (OSError, pa.ArrowException) as error:
             repair = "`altalign curate` with --rerun write makes it anew"
             raise DamagedError(f"{sidecar}: not as it was written ({first_line(error)}); {repair}") from error
         for row in rows:
@@ -245,8 +237,6 @@ def labelled_set(
     own = _classes_of(kind, path, files, label_column)
     if classes and own and own.ids:
         classes = classes.in_folders(own.ids, path)
-    if needs_names and not classes and not own:
-        raise UsageError(f"{path}: nothing says what its classes are called; name a file of them in classes")
     whole, left_out = list[tuple[str, Place, int | str]](), {NO_IMAGE: list[str](), NO_LABEL: list[str]()}
     for identity, place, label in _labelled_rows(kind, path, files, image_column, label_column):
         if identity is None or label is None:
@@ -257,6 +247,8 @@ def labelled_set(
         raise UnreadableError(f"{path}: no image with a label in it; look at its files and the names of columns")
     identities, places, labels = zip(*whole, strict=True)
     known = classes or own or Classes.of_labels(labels)
+    if needs_names and not classes and not own and all(isinstance(label, int) for label in labels):
+        raise UsageError(f"{path}: nothing says what its classes are called; name a file of them in classes")
     numbers = np.array([known.number(one, place.name) for one, place in zip(labels, places, strict=True)], np.int64)
     present = np.unique(numbers)
     if only_own_classes:
@@ -269,26 +261,20 @@ def labelled_set(
 
 
 def _classes_of(kind: Kind, path: str, files: Sequence[str], column: str) -> Classes | None:
-    """The classes that a set names: in a file or folders; of tables Hugging Face's beside the schema, or the words."""
+    """The classes that a set names: in a file, in folders, or of tables beside the schema, as Hugging Face's."""
     if kind == "webdataset":
         names = storage.join(path, "classnames.txt")
         is_named = storage.kind(path) == "folder" and storage.exists(names)
-        return Classes.of_file(names) if is_named else None
+        return Classes.named(names) if is_named else None
     if kind == "folder":
-        return Classes.of_folders(_class_folders(path))
+        folders = _class_folders(path)
+        return Classes(tuple(name.replace("_", " ") for name in folders), tuple(folders))
     if kind == "list":
         return None
-    with sources.opened(files[0]) as (schema, _):
-        about = json.loads((schema.metadata or {}).get(b"huggingface", b"{}"))
-    if names := about.get("info", {}).get("features", {}).get(column, {}).get("names"):
-        return Classes(tuple(names))
-    number = schema.get_field_index(column)
-    of_column: Any = schema.field(number).type if number >= 0 else pa.null()
-    of_column = of_column.value_type if pa.types.is_dictionary(of_column) else of_column
-    if of_column not in (pa.string(), pa.large_string(), pa.string_view()):
-        return None
-    batches = (batch for file in files for batch in sources.batches_of(file, (column,)))
-    return Classes(tuple(sorted({one for batch in batches for one in batch.column(0).to_pylist() if one})))
+    with sources.table(files[0]) as opened:
+        about = json.loads((opened.schema_arrow.metadata or {}).get(b"huggingface", b"{}"))
+    names = about.get("info", {}).get("features", {}).get(column, {}).get("names")
+    return Classes(tuple(names)) if names else None
 
 
 def _class_folders(folder: str) -> list[str]:
@@ -327,13 +313,10 @@ def _labelled_rows(
 def lines_of(path: str) -> list[tuple[str, int | str]]:
     """The lines FILE CLASS of a list, as VTAB is given away; a file is relative to the list's folder."""
     rows = list[tuple[str, int | str]]()
-    for number, line in enumerate(sources.text_lines(path), start=1):
-        if not line.strip():
-            continue
-        file, _, label = line.strip().rpartition(" ")
+    for line in filter(None, map(str.strip, sources.text_lines(path))):
+        file, _, label = line.rpartition(" ")
         if not file:
-            why = f"line {number}: {line!r} is no file and class; write them with a space between"
-            raise UnreadableError(f"{path}: {why}")
+            raise UnreadableError(f"{path}: {line!r} is no file and class; write them with a space between")
         rows.append((file, int(label) if label.isdecimal() else label))
     return rows
 

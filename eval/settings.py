@@ -1,8 +1,7 @@
 """Settings of `altalign eval --sets FILE`: the sets that models are measured on, each of a task."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Annotated, Any, Literal, Self, get_args
+from typing import Annotated, Any, Literal, NamedTuple, Self, get_args
 
 from pydantic import Field, SerializerFunctionWrapHandler, StringConstraints, model_serializer, model_validator
 
@@ -16,32 +15,26 @@ TaskName = Literal[
 ]  # fmt: skip
 
 
-@dataclass(frozen=True)
-class Task:
+class Task(NamedTuple):
     """What a set of a task is given, beside `task`, `name` and `metric`."""
 
     metrics: tuple[str, ...]  # those that may stand for the set; the first does where nothing is given
     needs: tuple[str, ...] = ("path",)  # settings without which there is no set
     takes: tuple[str, ...] = ()  # others
-    defaults: Mapping[str, int] = field(default_factory=dict)  # of settings that have another default than elsewhere
 
 
 _CAPTIONED = ("split", "images", "image_column", "caption_column", "images_at_most", "captions_at_most")
 _LABELLED = ("split", "image_column", "label_column", "classes")
 _RECALLS = tuple(f"{direction}_r{k}" for direction in ("image_to_text", "text_to_image") for k in (1, 5, 10))
 _ACCURACIES = ("top1", "top5", "mean_per_class")
+_OF_CXC = ("image_to_text_r1", "text_to_image_r1", "text_to_text_r1", "image_to_image_r1")
 TASKS: Mapping[str, Task] = {
-    "retrieval": Task(("mean_recall", "rsum", *_RECALLS), (), ("path", "held_out", *_CAPTIONED, "shared_captions")),
+    "retrieval": Task(("mean_recall", "rsum", *_RECALLS), (), ("path", "held_out", *_CAPTIONED)),
     "zero_shot": Task(_ACCURACIES, takes=(*_LABELLED, "templates", "only_own_classes")),
     "knn": Task(("r1", "r10"), ("path", "train"), _LABELLED),
     "linear_probe": Task(_ACCURACIES, ("path", "train"), (*_LABELLED, "validation")),
     "vtab": Task(("mean_there", "mean_all", "mean_natural", "mean_specialised", "mean_structured")),
-    "cxc": Task(
-        tuple(f"{direction}_r1" for direction in ("image_to_text", "text_to_image", "text_to_text", "image_to_image")),
-        ("path", "images", "ratings"),
-        ("split", "captions_at_most"),
-        {"captions_at_most": 5},
-    ),
+    "cxc": Task(_OF_CXC, ("path", "images", "ratings"), ("split", "captions_at_most")),
     "captioning": Task(("cider", "bleu_4"), takes=_CAPTIONED),
     "multilingual": Task(("mean_recall", "rsum"), ("path", "images"), ("captions", "languages")),
     "word_similarity": Task(("spearman",)),
@@ -49,16 +42,8 @@ TASKS: Mapping[str, Task] = {
     "composed": Task(("r1", "r5", "r10"), ("path", "images")),
 }
 _OF_ALL = ("task", "name", "metric")
-_REMOVED: Removed = {  # which settings of earlier runs may still have
-    "index": (None, "it is train now"),
-    "index_split": ("train", TAKE_IT_OUT),
-    "train_split": ("train", TAKE_IT_OUT),
-    "samples": (1_000, TAKE_IT_OUT),
-    "image_weight": (1, TAKE_IT_OUT),
-    "text_weight": (2, TAKE_IT_OUT),
-    "repeated_captions": (True, TAKE_IT_OUT),
-    "test_set": ("", "give the set the name that it has in [decontaminate] test_sets"),
-}
+# which settings of earlier runs may still have
+_REMOVED: Removed = {"repeated_captions": (True, TAKE_IT_OUT), "shared_captions": ("own", TAKE_IT_OUT)}
 
 
 class Set(Settings):
@@ -74,8 +59,6 @@ class Set(Settings):
     """Images taken, chosen by a hash of their identity. `0`: all."""
     captions_at_most: Whole = 0
     """First captions of an image that are taken (5 give MSCOCO's 25,000). `0`: all."""
-    shared_captions: Literal["own", "all"] = "own"
-    """A caption of several images is right for its `own` (published protocols), or for `all` of them."""
 
     task: TaskName
     """What is measured."""
@@ -113,11 +96,11 @@ class Set(Settings):
     @model_validator(mode="before")
     @classmethod
     def _of_its_task(cls, values: Any) -> Any:
-        """Fill in what the task has as a default."""
         if not isinstance(values, dict):
             return values
-        values, task = without_removed(values, _REMOVED), TASKS.get(str(values.get("task")))
-        return {"metric": task.metrics[0], **task.defaults, **values} if task else values
+        values, name = without_removed(values, _REMOVED), str(values.get("task"))
+        defaults: dict[str, Any] = {"metric": TASKS[name].metrics[0]} if name in TASKS else {}
+        return {**defaults, **({"captions_at_most": 5} if name == "cxc" else {}), **values}
 
     @model_validator(mode="after")
     def _fits_its_task(self) -> Self:
@@ -135,8 +118,7 @@ class Set(Settings):
 
     @model_serializer(mode="wrap")
     def _without_those_of_other_tasks(self, dumped: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        task = TASKS[self.task]
-        names = {*_OF_ALL, *task.needs, *task.takes}
+        names = {*_OF_ALL, *TASKS[self.task].needs, *TASKS[self.task].takes}
         return {name: value for name, value in dumped(self).items() if name in names}
 
 

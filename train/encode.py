@@ -19,12 +19,11 @@ import torch
 
 from altalign import storage, terminal
 from altalign.data.shards import IMAGE_NAMES
-from altalign.errors import UnreadableError, UsageError
+from altalign.errors import UsageError
+from altalign.eval.image_sources import text_lines
 from altalign.eval.sets import CaptionedImage, captioned_set
 from altalign.train.data.augment import UndecodableError
 from altalign.train.exchange import encoders
-from altalign.train.exchange.encoders import Encoders
-from altalign.train.run.ranks import Ranks, joined
 
 
 def encode(
@@ -40,8 +39,8 @@ def encode(
     trained = encoders.trained(run, step=step)
     given_images = iter(_input(given, image_column, caption_column))
     rows, left_out, writers = {"images": 0, "captions": 0}, list[str](), dict[str, Any]()
-    with joined("auto") as ranks, ExitStack() as stack, torch.inference_mode():
-        model = Encoders(trained.config, trained.model.to(ranks.device), trained.tokenizer, Ranks(0, 1, ranks.device))
+    model = encoders.of_trained(trained, "auto")
+    with ExitStack() as stack, torch.inference_mode():
         for name, text in (("images", "name"), ("captions", "caption")):
             vector = pa.list_(pa.float32(), trained.model.width)
             schema = pa.schema([("image", pa.int64()), (text, pa.string()), ("embedding", vector)])
@@ -98,11 +97,7 @@ def _input(given: str, image_column: str, caption_column: str) -> Iterable[Capti
     if suffix == ".parquet":
         return captioned_set([given], "parquet", image_column=image_column, caption_column=caption_column)
     if suffix == ".txt" and storage.kind(given) == "file":
-        try:
-            lines = storage.read_bytes(given).decode().splitlines()
-        except UnicodeDecodeError as error:
-            raise UnreadableError(f"{given}: no text in UTF-8 ({error}); convert it") from None
-        return [CaptionedImage(b"", [line]) for line in lines if line.strip()]
+        return [CaptionedImage(b"", [line]) for line in text_lines(given) if line.strip()]
     raise UsageError(
         f"{given}: no input of `altalign encode`; give a run folder, a folder of images, a path or glob of *.tar or "
         "*.parquet, or a .txt with a caption a line"

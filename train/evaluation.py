@@ -8,7 +8,8 @@ from torch import Tensor
 
 from altalign import storage, terminal
 from altalign.errors import UsageError
-from altalign.eval import classification, results
+from altalign.eval import results
+from altalign.eval.classification import classified
 from altalign.eval.encoded import ENCODED_TOGETHER, Encoder, Features
 from altalign.eval.image_sources import UNDECODABLE
 from altalign.eval.retrieval import retrieval
@@ -35,18 +36,18 @@ class Evaluation:
         self._features = Features(encoder, batch=ENCODED_TOGETHER, threads=max(1, config.data.workers))
         self._is_first = is_first
         held_out = samples.held_out if samples is not None else None
-        self._sets = [(chosen, captioned(chosen, held_out)) for chosen in config.evaluation.retrieval]
+        self._sets = [(chosen.name, captioned(chosen, held_out)) for chosen in config.evaluation.retrieval]
 
     def of_model(self) -> Metrics:
         """Metrics of the model as it is now. A collective: all ranks call it."""
         metrics: Metrics = {}
-        for chosen, images in self._sets:
-            outcome = retrieval(images, self._features, shared_captions=chosen.shared_captions)
-            metrics[f"retrieval/{chosen.name}"] = {**outcome.metrics, **outcome.facts}
-            if self._is_first and (undecodable := outcome.left_out.get(UNDECODABLE)):
-                first, *more = map(terminal.shown, undecodable)
-                lost = first + (f" and {len(more):,} more" if more else "")
-                text = f"{terminal.shown(chosen.name)}: cannot be decoded, left out: {lost}"
+        for name, images in self._sets:
+            result = retrieval(images, self._features)
+            metrics[f"retrieval/{name}"] = {**result.metrics, **result.facts}
+            if self._is_first and (undecodable := result.left_out.get(UNDECODABLE)):
+                lost = terminal.shown(undecodable[0])
+                lost += f" and {len(undecodable) - 1:,} more" if len(undecodable) > 1 else ""
+                text = f"{terminal.shown(name)}: cannot be decoded, left out: {lost}"
                 terminal.stderr().print(text, style="yellow", soft_wrap=True)
         return metrics
 
@@ -71,19 +72,17 @@ class ClassEvaluation:
         def no_text(texts: list[str]) -> Tensor:
             raise NotImplementedError(f"a classifier encodes no text, and {len(texts)} were given")
 
-        decode, sharing = encoders.decoder_of(config), encoders.sharing_of(ranks, encoders.sizes_of(config)[1])
-        encoder = Encoder(decode, logits, no_text, sharing=sharing)
+        encoder = Encoder(encoders.decoder_of(config), logits, no_text)
         self._features = Features(encoder, batch=ENCODED_TOGETHER, threads=max(1, config.data.workers))
         self._classes = numbers.vocabulary
 
     def of_model(self) -> Metrics:
         """Metrics of the model as it is now. A collective: all ranks call it."""
         encoded = self._features.of_images(self._set.images)
-        labels = self._set.labels[encoded.rows]
-        logits, classes = encoded.embeddings, torch.eye(self._classes, device=encoded.embeddings.device)
-        ranks, _ = classification.ranked(logits, classes, torch.from_numpy(labels))
-        facts = {"images": len(labels), "classes": self._classes, "undecodable": len(encoded.undecodable)}
-        return {"classification/test": {**classification.measured({"label": labels, "rank": ranks}), **facts}}
+        classes = torch.eye(self._classes, device=encoded.embeddings.device)
+        facts = {"undecodable": len(encoded.undecodable)}
+        result = classified(self._set, encoded, encoded.embeddings, classes, facts)
+        return {"classification/test": {**result.metrics, **result.facts}}
 
 
 def evaluate(config: TrainConfig, *, step: int | None = None) -> int:
@@ -112,13 +111,12 @@ def evaluate(config: TrainConfig, *, step: int | None = None) -> int:
 
 
 def _of_captions(config: TrainConfig, place: Path, ranks: Ranks) -> Evaluation:
-    holds_out = any(chosen.held_out for chosen in config.evaluation.retrieval)  # else the shards need not be here
-    runs = Runs(ranks.first_then_others(lambda: runs_of(config))) if holds_out else None
+    runs = Runs(ranks.first_then_others(lambda: runs_of(config))) if _holds_out(config) else None
     # before an index is made of others
     lineage = {"manifests": runs.manifests} if runs else {}
     training_folder.check_checkpoint(config, place, checkpoints.state_of(place), lineage)
     trained = encoders.trained_at(place, config)
-    samples = ranks.first_then_others(lambda: samples_of(config)) if holds_out else None
+    samples = ranks.first_then_others(lambda: samples_of(config)) if runs else None
     opened = encoders.Encoders(config, trained.model.to(ranks.device), trained.tokenizer, ranks)
     return Evaluation(config, opened.encoder, samples, is_first=ranks.is_first)
 
@@ -130,7 +128,7 @@ def evaluate_other(config: TrainConfig, model: str) -> int:
     """
     _check_sets(config)
     encoder = torch_models.opened(model, device=config.loop.device)
-    samples = samples_of(config) if any(chosen.held_out for chosen in config.evaluation.retrieval) else None
+    samples = samples_of(config) if _holds_out(config) else None
     report(config, Evaluation(config, encoder, samples, is_first=True).of_model(), model=model)
     return 0
 
@@ -138,6 +136,11 @@ def evaluate_other(config: TrainConfig, model: str) -> int:
 def _check_sets(config: TrainConfig) -> None:
     if not config.evaluation.retrieval:
         raise UsageError("no [[evaluation.retrieval]] in the settings: there is nothing to evaluate on; add one")
+
+
+def _holds_out(config: TrainConfig) -> bool:
+    """Whether a set is of the run's own pairs; else the shards need not be here."""
+    return any(chosen.held_out for chosen in config.evaluation.retrieval)
 
 
 def folder_of(model: str) -> str:

@@ -4,9 +4,8 @@ from dataclasses import replace
 
 from altalign import storage, terminal
 from altalign.errors import UsageError
-from altalign.eval import evaluation, page, results
+from altalign.eval import evaluation, results
 from altalign.eval.encoded import ENCODED_TOGETHER, Encoder, Features
-from altalign.eval.sets import ImageSet
 from altalign.eval.settings import EvalSets
 from altalign.models import torch_models
 from altalign.train.data.captions import Prompts
@@ -18,24 +17,15 @@ from altalign.train.run import checkpoints, training_folder
 from altalign.train.settings.training import TrainConfig
 from altalign.train.settings.types import Device
 
-_MISSING = 1  # exit code where not all sets could be measured
-
 
 def evaluate(
     given: str, sets: EvalSets, *, model: str, step: int | None, out: str, device: Device, overrides: list[str]
 ) -> int:
     """Measure a model on sets, write the results and print them; gives the exit code, 1 where a set is missing.
 
-    Args:
-        given: a training run, or the settings of one; empty where `model` and `out` are given.
-        sets: the settings.
-        model: somebody else's, in place of the run's.
-        step: the run's checkpoint (None: the newest).
-        out: where results go (empty: the run's folder).
-        device: what a model without a run computes on; one with a run, on its `[loop] device`.
-        overrides: `section.key=value` of the run's settings.
-
-    Raises UsageError: there is no such run, model or checkpoint.
+    `given` is a training run, or the settings of one with `overrides`; `model` is somebody else's, in its place;
+    results go to `out` (empty: the run's folder); `device` is for a model without a run. Raises UsageError: there is no
+    such run, model or checkpoint.
     """
     config = None
     if given and storage.kind(given) == "folder":
@@ -57,12 +47,6 @@ def evaluate(
         at, encoder, runs = _of_run(config, step)
         name, own = f"step {at:,}", f"step-{at:07}"
     folder = out or training_folder.path(config, "eval", own)  # type: ignore[arg-type]
-
-    def held_out(images_at_most: int) -> ImageSet:
-        if config is None:
-            raise UsageError("held_out: no training run is named; give one, or a path")
-        return samples_of(config).held_out(images_at_most)
-
     say = terminal.stderr().print
     features = Features(
         encoder,
@@ -71,13 +55,15 @@ def evaluate(
         folder=training_folder.path(config, "eval", "features") if config else storage.join(folder, "features"),
     )
     measured = evaluation.evaluate(
-        sets, features, held_out=held_out, runs=runs, say=lambda text: say(terminal.shown(text), soft_wrap=True)
+        sets,
+        features,
+        held_out=(lambda images_at_most: samples_of(config).held_out(images_at_most)) if config else None,
+        runs=runs,
+        say=lambda text: say(terminal.shown(text), soft_wrap=True),
     )
-    results.write(folder, measured)
-    title = f"{given}, {name}" if given and not model else name
-    storage.write_bytes(storage.join(folder, "eval.html"), page.html(measured, model=title))
+    results.write(folder, measured, model=f"{given}, {name}" if given and not model else name)
     results.show(measured, terminal.stdout(), model=f"{terminal.shown(name)}; {terminal.shown(folder)}")
-    return _MISSING if measured.missing else 0
+    return 1 if measured.missing else 0
 
 
 def _of_run(config: TrainConfig, step: int | None) -> tuple[int, Encoder, list[str]]:

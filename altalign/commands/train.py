@@ -141,14 +141,13 @@ def evaluate(argv: Sequence[str]) -> int:
 
 def _compare(a: str, b: str, *, out: str) -> int:
     check_installed()
-    from altalign import storage, terminal
-    from altalign.eval import page, results
+    from altalign import terminal
+    from altalign.eval import results
     from altalign.eval.outcomes import RESAMPLES
 
     compared = results.compare(a, b, resamples=RESAMPLES)
     if out:
-        results.write_comparison(storage.join(out, "comparison.json"), compared)
-        storage.write_bytes(storage.join(out, "comparison.html"), page.comparison(compared, a=a, b=b))
+        results.write_comparison(out, compared, a=a, b=b)
     console = terminal.stdout()
     console.print(results.comparison_table(compared))
     console.print(f"A: {terminal.shown(a)}; B: {terminal.shown(b)}. {RESAMPLES:,} resamples", soft_wrap=True)

@@ -24,7 +24,7 @@ from altalign import storage
 from altalign.data.stages import own_files
 from altalign.dedup import copies, embed
 from altalign.dedup import thresholds as measures
-from altalign.dedup.buckets import IN_A_BUCKET
+from altalign.dedup.clusters import IN_A_BUCKET
 from altalign.dedup.thresholds import SEARCHED_ABOVE, Comparisons, Line, Share, short
 from altalign.errors import AltalignError, UnreadableError, UsageError
 from altalign.filters import pixels

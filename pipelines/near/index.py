@@ -17,7 +17,7 @@ import pyarrow as pa
 
 from altalign import storage
 from altalign.dedup import clusters, copies, embed
-from altalign.dedup.buckets import NEAREST, nearest_clusters
+from altalign.dedup.clusters import NEAREST, nearest_clusters
 from altalign.dedup.near_duplicates import TestSide
 from altalign.errors import UnreadableError
 from altalign.filters import pixels

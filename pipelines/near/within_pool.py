@@ -17,7 +17,7 @@ from apache_beam.pvalue import PCollection
 
 from altalign import storage
 from altalign.dedup import clusters, image_groups
-from altalign.dedup.buckets import nearest_clusters
+from altalign.dedup.clusters import nearest_clusters
 from altalign.machine import interrupts
 from altalign.pipelines.engine.map_units import pooled
 from altalign.pipelines.engine.spilled_groups import Element, Groups, MergePartitions, Spilled, SpillWriter, elements

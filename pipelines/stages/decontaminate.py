@@ -17,7 +17,7 @@ from altalign import storage
 from altalign.data.audit_tables import NEAR_TEST_IMAGES
 from altalign.data.counts import FailedCounts
 from altalign.data.reasons import DropReason, Stage
-from altalign.dedup.buckets import IN_A_BUCKET, NEAREST, nearest_clusters, share_bucket
+from altalign.dedup.clusters import IN_A_BUCKET, NEAREST, nearest_clusters, share_bucket
 from altalign.dedup.near_duplicates import find_pairs
 from altalign.filters import identity
 from altalign.pipelines.figures import image_figures

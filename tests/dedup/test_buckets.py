@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from altalign.dedup.buckets import nearest_clusters, share_bucket
+from altalign.dedup.clusters import nearest_clusters, share_bucket
 from tests.support.vectors import copies, dot, drawn
 
 derandomized = settings(derandomize=True, deadline=None, max_examples=200)
@@ -53,11 +53,6 @@ def test_pairs_of_any_number_each_decided_alone() -> None:
     assert share_bucket(a, b, at_least=IN_BUCKET).tolist() == expected
     assert 1_000 < sum(expected) < 9_000
     assert share_bucket(a[:0], b[:0], at_least=IN_BUCKET).tolist() == []
-
-
-def test_rows_that_are_no_pairs_are_refused() -> None:
-    with pytest.raises(ValueError, match=r"shapes \(2, 3\) and \(1, 3\) are no pairs"):
-        share_bucket(np.zeros((2, 3), np.int32), np.zeros((1, 3), np.int32), at_least=3)
 
 
 def test_the_nearest_clusters_are_those_of_the_largest_dot_products_equal_ones_by_number() -> None:

@@ -168,14 +168,6 @@ def test_flat_is_a_deviation_below_10_gray_levels_exactly() -> None:
     assert dct_coefficients(luma)[1].tolist() == [False, True, True, True]
 
 
-@pytest.mark.parametrize(
-    "wrong", [np.zeros((2, 31, 32), np.uint8), np.zeros((32, 32), np.uint8), np.zeros((2, 32, 32), np.int16)]
-)
-def test_what_are_no_thumbnails_is_refused(wrong: np.ndarray) -> None:
-    with pytest.raises(ValueError, match=r"uint8 of shape \(n, 32, 32\), these are"):
-        dct_coefficients(wrong)
-
-
 # Vectors --------------------------------------------------------------------------------------------------------------
 
 
@@ -241,27 +233,22 @@ def test_rows_that_are_no_neighbours_in_memory_are_read_right() -> None:
         (
             np.zeros(191, np.int32),
             np.zeros((64, 192), np.int32),
-            r"mean of a map is int32 of shape \(192,\), this is int32 of shape \(191,\)",
+            r"int32 of shape \(191,\), not int32 of shape \(192,\)",
         ),
-        (np.zeros(192, np.int16), np.zeros((64, 192), np.int32), "this is int16"),
-        (np.zeros(192, np.int32), np.zeros((64, 191), np.int32), "the matrix of a map is int32 of shape"),
-        (np.zeros(192, np.int32), np.zeros((0, 192), np.int32), "1 to 4,096 rows, this one 0"),
+        (np.zeros(192, np.int16), np.zeros((64, 192), np.int32), "int16 of shape"),
+        (np.zeros(192, np.int32), np.zeros((64, 191), np.int32), "not int32 of shape"),
+        (np.zeros(192, np.int32), np.zeros((0, 192), np.int32), "int32 of shape"),
         (
             np.zeros(192, np.int32),
             np.full((1, 192), 2**24 + 1, np.int32),
-            "at most 16,777,216 off 0, this one goes from 16,777,217 to 16,777,217",
+            "more than 16,777,216 off 0",
         ),
-        (np.full(192, -(2**31), np.int32), np.zeros((1, 192), np.int32), "at most 32,768 off 0"),
+        (np.full(192, -(2**31), np.int32), np.zeros((1, 192), np.int32), "more than 32,768 off 0"),
     ],
 )
 def test_what_is_no_map_is_refused(mean: np.ndarray, matrix: np.ndarray, words: str) -> None:
     with pytest.raises(ValueError, match=words):
         Map(mean, matrix)
-
-
-def test_what_are_no_coefficients_is_refused() -> None:
-    with pytest.raises(ValueError, match="coefficients are int16"):
-        some_map().embed(np.zeros((2, 192), np.int32))
 
 
 @given(

@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from altalign.dedup import image_groups
-from altalign.dedup.buckets import nearest_clusters
+from altalign.dedup.clusters import nearest_clusters
 from altalign.dedup.image_groups import cosines_with_staying, groups, join, replaced, train_cells
 from altalign.dedup.near_duplicates import Pairs
 from tests.support.vectors import copies, drawn, groups_by_search, is_near, pairs_by_loops, pairs_by_matrix

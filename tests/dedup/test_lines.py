@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from altalign.dedup import lines
+from altalign.dedup import hash_tables
 from altalign.dedup.hash_tables import HashTable
 
 TOP = 2**64 - 1
@@ -26,11 +26,13 @@ def table_of(entries: dict[int, int]) -> tuple[np.ndarray, np.ndarray]:
 
 
 def measured(hashes: np.ndarray, counts: np.ndarray, rows: list[list[int]]) -> list[tuple[bool, int]]:
-    laid = lines.build(hashes, counts)
+    laid = hash_tables.lines_of(hashes, counts)
     assert laid is not None
     is_missing, smallest = np.empty(len(rows), np.bool_), np.empty(len(rows), np.uint8)
     ends = np.cumsum([len(row) for row in rows], dtype=np.int64)
-    lines.measure_rows(laid, np.array([h for row in rows for h in row], np.uint64), ends, is_missing, smallest)
+    hash_tables.measure_in_lines(
+        laid, np.array([h for row in rows for h in row], np.uint64), ends, is_missing, smallest
+    )
     return list(zip(is_missing.tolist(), smallest.tolist(), strict=True))
 
 
@@ -73,7 +75,7 @@ def test_full_lines_overflow_into_the_next() -> None:
 )
 def test_what_does_not_fit_is_no_lines_and_the_table_answers_all_the_same(entries: dict[int, int]) -> None:
     hashes, counts = table_of(entries)
-    assert lines.build(hashes, counts) is None
+    assert hash_tables.lines_of(hashes, counts) is None
     queries = [*list(entries)[:500], *[(1 << 60) + i for i in range(90)], 5, TOP - 1]
     is_missing, smallest = HashTable(hashes, counts).measure_rows(
         np.array(queries, np.uint64), np.arange(1, len(queries) + 1)
@@ -84,6 +86,6 @@ def test_what_does_not_fit_is_no_lines_and_the_table_answers_all_the_same(entrie
 
 def test_a_table_of_many_entries_has_no_lines(monkeypatch: pytest.MonkeyPatch) -> None:
     hashes, counts = table_of(spread(30_000))
-    assert lines.build(hashes, counts) is not None
-    monkeypatch.setattr(lines, "ENTRIES_AT_MOST", len(hashes) - 1)
-    assert lines.build(hashes, counts) is None
+    assert hash_tables.lines_of(hashes, counts) is not None
+    monkeypatch.setattr(hash_tables, "LINED_AT_MOST", len(hashes) - 1)
+    assert hash_tables.lines_of(hashes, counts) is None

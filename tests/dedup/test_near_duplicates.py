@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from altalign.dedup import near_duplicates
-from altalign.dedup.near_duplicates import Pairs, find_pairs, is_above, nearest
+from altalign.dedup.near_duplicates import find_pairs, is_above
 from tests.support.vectors import copies, drawn, is_near, pairs_by_loops, pairs_by_matrix, quantised
 
 derandomized = settings(derandomize=True, deadline=None, max_examples=150)
@@ -220,28 +220,6 @@ def test_cosines_are_those_of_the_vectors() -> None:
     assert len(pairs.rows) >= 150
 
 
-@given(
-    st.lists(
-        st.tuples(st.integers(0, 5), st.integers(0, 9), st.sampled_from([0.98, 0.99, 1.0])),
-        unique_by=lambda pair: pair[:2],
-        max_size=30,
-    )
-)
-@derandomized
-def test_the_nearest_test_image_of_a_row_is_the_first_of_the_largest_cosine(
-    pairs: list[tuple[int, int, float]],
-) -> None:
-    best: dict[int, tuple[int, int, float]] = {}
-    for pair in sorted(pairs):
-        if pair[0] not in best or pair[2] > best[pair[0]][2]:
-            best[pair[0]] = pair
-    rows, tests, cosines = (
-        np.array([pair[i] for pair in pairs], kind) for i, kind in enumerate((np.int64, np.int64, np.float64))
-    )
-    found = nearest(Pairs(rows, tests, cosines))
-    assert list(zip(*(array.tolist() for array in found), strict=True)) == [best[row] for row in sorted(best)]
-
-
 # The test side --------------------------------------------------------------------------------------------------------
 
 
@@ -276,11 +254,9 @@ def test_the_first_of_a_test_side_are_found_as_if_there_were_no_more(count: int)
 @pytest.mark.parametrize(
     ("block", "above", "says"),
     [
-        (np.zeros((1, 3), np.int16), 0.975, "the block's vectors have 3 dimensions, those of the test side 2"),
+        (np.zeros((1, 3), np.int16), 0.975, "vectors of 3 and 2 dimensions"),
         (np.zeros((1, 2), np.float32), 0.975, "must be int16 of two dimensions, not float32 of 2"),
-        (np.full((1, 2), 32_767, np.int16), 1.5, r"a threshold of 1\.5 is no cosine from 0 to 1"),
-        (np.full((1, 2), 32_767, np.int16), float("nan"), "a threshold of nan"),
-        (np.full((1, 2), -32_768, np.int16), 0.975, "the norm of vector 0 is 46,341"),
+        (np.full((1, 2), -32_768, np.int16), 0.975, "a norm of 46,341"),
     ],
 )
 def test_what_cannot_be_searched_is_refused(block: np.ndarray, above: float, says: str) -> None:

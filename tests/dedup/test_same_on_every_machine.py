@@ -9,8 +9,7 @@ import sys
 import numpy as np
 import pytest
 
-from altalign.dedup.buckets import nearest_clusters
-from altalign.dedup.clusters import train
+from altalign.dedup.clusters import nearest_clusters, train
 from altalign.dedup.image_groups import join
 from altalign.dedup.near_duplicates import TestSide as Side  # a name that pytest would take for a test's
 from altalign.dedup.near_duplicates import find_pairs

@@ -182,7 +182,7 @@ def test_too_few_pairs_for_a_line_are_said_to_be_too_few() -> None:
         fit(lawful(4.5, 1.4, 5_000))
     with pytest.raises(ValueError, match="too few"):
         fit(lawful(1.8, 1.4, COMPARISONS_AT_LEAST - 1))
-    with pytest.raises(ValueError, match="0 of 0 comparisons"):
+    with pytest.raises(ValueError, match="0 comparisons"):
         fit(Comparisons.from_cosines(np.zeros(0), 0))
 
 

@@ -74,8 +74,6 @@ def test_metrics_are_those_of_pycocoevalcap(folder: Path) -> None:
     assert found.metrics["cider"] == pytest.approx(100 * GOLDEN["cider"], rel=1e-12)
     assert found.outcomes["caption"].tolist() == list(GOLDEN["written"].values())
     assert found.facts == {"images": len(NAMES), "references": sum(map(len, GOLDEN["references"].values()))}
-    first = found.examples[0]
-    assert first.answers[0] == GOLDEN["written"][NAMES[int(first.query)]]
     ends = intervals(found.outcomes, measured, resamples=20, seed=0)
     for name, (low, high) in ends.items():
         assert low <= found.metrics[name] <= high

@@ -69,12 +69,12 @@ def test_sugar_crepes_files_are_read_and_measured(tmp_path: Path) -> None:
         values = [{"filename": file, "caption": own, "negative_caption": wrong} for file, own, wrong in rows]
         (tmp_path / f"{name}.json").write_text(json.dumps(dict(enumerate(values))))
     examples = read_examples(str(tmp_path / "*.json"))
-    images, found = choices(examples, str(tmp_path), Features(ENCODER, batch=2))
+    found = choices(examples, str(tmp_path), Features(ENCODER, batch=2))
     assert found.metrics == pytest.approx(
         {"right": 200 / 3, "right/add_att": 50, "right/swap_obj": 100, "mean_of_files": 75}
     )
     assert (found.facts, found.left_out) == ({"examples": 3}, {"no such file": ["lost.jpg"]})
-    assert [images.names[row] for row in found.rows] == ["0.jpg", "1.jpg", "2.jpg"]
+    assert [found.images.names[row] for row in found.rows] == ["0.jpg", "1.jpg", "2.jpg"]
 
 
 def test_winoground_is_read_and_measured(tmp_path: Path) -> None:
@@ -86,7 +86,7 @@ def test_winoground_is_read_and_measured(tmp_path: Path) -> None:
     ]
     (tmp_path / "examples.jsonl").write_text("\n".join(map(json.dumps, rows)))
     examples = read_examples(str(tmp_path / "examples.jsonl"))
-    _, found = choices(examples, str(tmp_path), Features(ENCODER, batch=3))
+    found = choices(examples, str(tmp_path), Features(ENCODER, batch=3))
     assert found.metrics == {"text": 50, "image": 50, "group": 50}
 
 

@@ -8,9 +8,10 @@ from hypothesis import strategies as st
 
 from altalign.eval import search as module
 from altalign.eval.class_names import Classes
-from altalign.eval.classification import knn, measured, neighbours, ranked, zero_shot
+from altalign.eval.classification import knn, measured, zero_shot
 from altalign.eval.encoded import Features
 from altalign.eval.image_sources import UNDECODABLE
+from altalign.eval.search import ranks_of_labels
 from altalign.eval.sets import LabelledSet
 from tests.eval.one_hot import ENCODER, images_of
 
@@ -41,23 +42,18 @@ def test_ranks_and_metrics_are_those_of_a_plain_loop(
     images, classes, labels = case
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(module, "_SCORES", held)
-        ranks, first = ranked(images, classes, labels)
+        ranks = ranks_of_labels(images, classes, labels, torch.arange(len(classes)))
     slow = [
         slow_rank([float(image @ one) for one in classes], label)
         for image, label in zip(images, labels.tolist(), strict=True)
     ]
     assert [rank if rank < 1000 else None for rank in ranks.tolist()] == slow
-    found = measured({"rank": ranks, "label": labels.numpy()})
+    found = measured({"rank": ranks.numpy(), "label": labels.numpy()})
     hits = [rank is not None and rank <= 1 for rank in slow]
     assert found["top1"] == pytest.approx(100 * sum(hits) / len(slow))
     assert found["top5"] == pytest.approx(100 * sum(rank is not None and rank <= 5 for rank in slow) / len(slow))
     by_class = [[hit for hit, of in zip(hits, labels.tolist(), strict=True) if of == each] for each in range(9)]
     assert found["mean_per_class"] == pytest.approx(100 * np.mean([np.mean(some) for some in by_class if some]))
-    for shown, rank, label in zip(first.tolist(), slow, labels.tolist(), strict=True):
-        assert len(set(shown)) == len(shown) == min(3, len(classes))
-        if rank is not None:
-            assert shown[rank - 1 : rank] == [label] * (rank <= len(shown))
-            assert (label in shown) == (rank <= len(shown))
 
 
 def test_classes_are_means_of_templates_and_what_cannot_be_decoded_is_named() -> None:
@@ -69,7 +65,6 @@ def test_classes_are_means_of_templates_and_what_cannot_be_decoded_is_named() ->
     assert found.left_out == {"class without images": ["x"], UNDECODABLE: ["file/2"]}
     assert found.rows == [0, 1, 3]
     assert found.facts == {"images": 3, "classes": 2, "chance_top1": 50}
-    assert {one.query: one.answers for one in found.examples}[0] == ("1", "2")
 
 
 # Neighbours -----------------------------------------------------------------------------------------------------------
@@ -93,7 +88,7 @@ def test_ranks_are_those_of_a_plain_loop(case: Case, held: int) -> None:
     queries, index, labels, others = case
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(module, "_SCORES", held)
-        found = neighbours(*case).tolist()
+        found = ranks_of_labels(*case).tolist()
     for query, label, rank in zip(queries, labels.tolist(), found, strict=True):
         scores = [(float(query @ one), of == label) for one, of in zip(index, others.tolist(), strict=True)]
         best = max((score for score, is_own in scores if is_own and score == score), default=None)

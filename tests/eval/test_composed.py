@@ -33,20 +33,18 @@ def test_the_text_weighs_twice_the_image() -> None:
     torch.testing.assert_close(found, torch.tensor([[1.0, 2.0]]) / math.sqrt(5))
 
 
-def test_ranks_and_nearest_are_those_of_a_plain_loop_without_the_query_itself() -> None:
+def test_ranks_are_those_of_a_plain_loop_without_the_query_itself() -> None:
     generator = torch.Generator().manual_seed(1)
     candidates = torch.nn.functional.normalize(torch.randn(9, 4, generator=generator), dim=1)
     candidates[5] = candidates[2]  # a tie, which is against the model
     own, targets = torch.tensor([3, 0, 8, 1]), torch.tensor([5, 4, -1, 2])
-    ranks, found = search(candidates[own], candidates, own, targets, k=4)
+    ranks = search(candidates[own], candidates, own, targets)
     for row, (query, target) in enumerate(zip(own.tolist(), targets.tolist(), strict=True)):
         scores = {place: float(candidates[query] @ candidates[place]) for place in range(9) if place != query}
-        assert sorted(scores[place] for place in found[row].tolist()) == sorted(scores.values())[-4:]
         better = (
             sum(score >= scores[target] for place, score in scores.items() if place != target) if target >= 0 else -1
         )
         assert ranks[row] == 1 + better
-    assert search(candidates[own], candidates, own, targets, k=50)[1].shape == (4, 8)
     outcomes = {"rank": ranks.numpy()}
     assert measured(outcomes)["r5"] == pytest.approx(100 * sum(0 < rank <= 5 for rank in ranks.tolist()) / 3)
 
@@ -63,9 +61,6 @@ def test_a_set_is_searched_by_a_files_queries(tmp_path: Path) -> None:
     found = composed(images, queries, Features(ENCODER, batch=3))
     assert found.metrics == {"r1": 100, "r5": 100, "r10": 100}
     assert found.facts == {"queries": 2, "images": 4, "with_target": 1}
-    assert found.examples[0].answers[0] == 2
-    assert found.examples[1].text == "- 3"
-    assert found.examples[1].answers[-1] == 4
     assert found.left_out == {UNDECODABLE: ["file/3"]}
 
 

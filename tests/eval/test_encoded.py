@@ -1,4 +1,3 @@
-import json
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -66,38 +65,27 @@ def test_what_is_kept_is_not_encoded_again_but_for_another_model_or_set(tmp_path
     assert model.images == [4, 1]
 
 
-@pytest.mark.parametrize("harm", ["cut", "flipped", "without its array", "no JSON", "no digest"])
+@pytest.mark.parametrize("harm", ["cut", "flipped", "empty", "of another kind"])
 def test_what_is_kept_and_damaged_is_made_anew(tmp_path: Path, harm: str) -> None:
     model = Counting()
     features = Features(model.encoder, batch=9, folder=str(tmp_path))
     before = features.of_texts(["1", "2"])
-    (array,), (facts,) = tmp_path.glob("*.npy"), tmp_path.glob("*.json")
-    data = array.read_bytes()
+    (kept,) = tmp_path.glob("*.npz")
+    data = kept.read_bytes()
     match harm:
         case "cut":
-            array.write_bytes(data[:-3])
+            kept.write_bytes(data[:-3])
         case "flipped":
-            array.write_bytes(data[:-3] + bytes([data[-3] ^ 1]) + data[-2:])
-        case "without its array":
-            array.unlink()
-        case "no JSON":
-            facts.write_text("{")
+            place = data.index(b"\n") + 9  # a number of the first array
+            kept.write_bytes(data[:place] + bytes([data[place] ^ 1]) + data[place + 1 :])
+        case "empty":
+            kept.write_bytes(b"")
         case _:
-            facts.write_text(json.dumps({}))
+            np.savez(kept, other=np.zeros(3))
     assert torch.equal(features.of_texts(["1", "2"]), before)
     assert model.texts == [2, 2]
     assert torch.equal(features.of_texts(["1", "2"]), before)
     assert model.texts == [2, 2]
-
-
-def test_an_array_without_its_facts_is_none(tmp_path: Path) -> None:
-    """A process that was killed between the two has left it."""
-    model = Counting()
-    features = Features(model.encoder, batch=9, folder=str(tmp_path))
-    features.of_texts(["1"])
-    next(tmp_path.glob("*.json")).unlink()
-    features.of_texts(["1"])
-    assert model.texts == [1, 1]
 
 
 def test_embeddings_of_a_model_of_half_precision_are_float32() -> None:

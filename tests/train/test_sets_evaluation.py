@@ -73,7 +73,7 @@ def test_a_run_is_measured_on_sets_and_what_is_missing_is_named(
     assert "nothing is at" in sets["knn/nothing"]["missing"]
     outcomes = pq.read_table(place / "outcomes" / "zero_shot-colours.parquet").to_pylist()
     assert len(outcomes) == 12
-    assert outcomes[0].keys() == {"name", "label", "rank", "predicted"}
+    assert outcomes[0].keys() == {"name", "label", "rank"}
     assert 100 * np.mean([row["rank"] == 1 for row in outcomes]) == pytest.approx(metrics["zero_shot/colours"]["top1"])
 
 
@@ -90,7 +90,7 @@ def test_a_second_evaluation_encodes_nothing_and_gives_the_same(folder: Path, mo
 def test_a_damaged_file_of_features_is_made_anew(folder: Path) -> None:
     given = ["eval", str(folder / "run"), "--sets", str(folder / "sets.toml"), "--out"]
     cli.main([*given, str(folder / "before")])
-    for path in (folder / "run" / "eval" / "features").glob("*.npy"):
+    for path in (folder / "run" / "eval" / "features").glob("*.npz"):
         path.write_bytes(path.read_bytes()[:-8])
     cli.main([*given, str(folder / "after")])
     before, after = ((folder / name / "metrics.json").read_bytes() for name in ("before", "after"))
@@ -165,7 +165,7 @@ def test_a_wrong_use_is_one_line(folder: Path, capsys: pytest.CaptureFixture[str
         (f'{SET}"zero_shot"\npath = "b"\nmetric = "r1"\n', '[set]: metric = "r1": give top1, top5, mean_per_class'),
         (f'{SET}"zero"\npath = "b"\n', '[set] task = "zero": give "retrieval", "zero_shot"'),
         (f'{SET}"vtab"\npaths = "b"\n', "[set] paths: no such setting (did you mean path?)"),
-        (f'{SET}"knn"\npath = "b"\nindex = "c"\n', "index = 'c': there is no such setting any more; it is train now"),
+        (f'{SET}"retrieval"\npath = "b"\nshared_captions = "all"\n', "there is no such setting any more"),
         (f'{SET}"knn"\npath = "b"\ntrain = "c"\n' * 2, "two sets are called knn/a"),
     ],
 )

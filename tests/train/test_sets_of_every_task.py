@@ -139,7 +139,7 @@ def check_side_by_side(folder: Path, model: str, out: Path) -> None:
     assert of_other["cxc/cxc"]["sts"] == pytest.approx(of_run["cxc/cxc"]["sts"], abs=1e-6)
     assert of_other["cxc/cxc"]["text_to_text_queries"] == of_run["cxc/cxc"]["text_to_text_queries"]
     for place in (ours, out):
-        assert (place / "eval.html").stat().st_size > 10_000
+        assert (place / "eval.html").stat().st_size > 5_000
 
 
 @pytest.mark.everyday

@@ -8,21 +8,20 @@ from dataclasses import dataclass
 from functools import partial
 from hashlib import sha256
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor, nn
-from transformers import BertModel, PreTrainedTokenizerFast
 
 from altalign import storage
 from altalign.errors import UsageError
-from altalign.eval.encoded import Encoder, Sharing
+from altalign.eval.encoded import Encoder
 from altalign.train.data import augment, tokenizer
 from altalign.train.data.batches import padded
 from altalign.train.data.tokenizer import CaptionTokenizer
 from altalign.train.model.dual_encoder import DualEncoder
-from altalign.train.model.text_tower import TextTower
 from altalign.train.run import checkpoints
-from altalign.train.run.ranks import Ranks, device_of, share
+from altalign.train.run.ranks import Ranks, device_of
 from altalign.train.settings.training import TrainConfig
 from altalign.train.settings.types import Device
 from altalign.train.step.learner import autocast, model_of
@@ -50,7 +49,6 @@ class Encoders:
         """Encoders of a model; `digest` is of its weights, and empty while it is trained."""
         self.config, self.model, self.tokenizer, self._ranks = config, model, tokenizer, ranks
         self.device, self.decode = ranks.device, decoder_of(config)
-        self._autocast = autocast(config.loop.precision, ranks.device)
         (resize, crop), keeps = sizes_of(config), config.evaluation.keep_aspect_ratio
         about = [digest, tokenizer.digest, resize, crop, keeps, config.loop.precision, ranks.device.type]
         self.encoder = Encoder(
@@ -62,7 +60,6 @@ class Encoders:
             partial(augment.central, resize_px=resize, crop_px=crop, keep_aspect_ratio=keeps),
             short_side_px=resize,
             device=str(ranks.device),
-            sharing=sharing_of(ranks, crop),
         )
 
     def encode_image(self, images: Tensor) -> Tensor:
@@ -89,25 +86,7 @@ class Encoders:
         return self._by_ranks(len(texts), encoded)
 
     def _by_ranks(self, number: int, encoded: Callable[[slice], Tensor]) -> Tensor:
-        return by_ranks(self._ranks, self.model, self._autocast, number, encoded)
-
-
-def sharing_of(ranks: Ranks, side_px: int) -> Sharing | None:
-    """How ranks share the decoding of square images of this side; None where there is one."""
-    if ranks.ranks == 1:
-        return None
-
-    def exchanged(own: Sequence[Tensor | None], number: int) -> list[Tensor | None]:
-        most = -(-number // ranks.ranks)
-        held = torch.zeros(most, 1 + 3 * side_px**2, dtype=torch.uint8)
-        for row, pixels in zip(held, own, strict=False):
-            if pixels is not None:
-                row[0], row[1:] = 1, pixels.permute(1, 2, 0).flatten()
-        parts = [part.cpu() for part in ranks.gathered(held.to(ranks.device))]
-        rows = [row for rank, part in enumerate(parts) for row in part[: len(share(number, rank, ranks.ranks))]]
-        return [row[1:].view(side_px, side_px, 3).permute(2, 0, 1) if row[0] else None for row in rows]
-
-    return Sharing(lambda number: share(number, ranks.rank, ranks.ranks), exchanged)
+        return by_ranks(self._ranks, self.model, autocast(self.config.loop.precision, self.device), number, encoded)
 
 
 def by_ranks(
@@ -151,17 +130,13 @@ class Trained:
         return storage.read_json(str(self.place / "manifest.json"))["model.safetensors"]
 
     @property
-    def bert(self) -> BertModel:
-        """The text tower's weights and settings as transformers has it; it is not to be called: its layers are ours."""
-        tower = self.model.text_tower
-        if not isinstance(tower, TextTower):
-            why = "the text tower is BART's, and this form has BERT"
-            raise UsageError(f"{self.config.run.folder}: {why}; give onnx or timm")
-        return tower.bert
+    def bert(self) -> Any:
+        """The text tower as transformers' BertModel, not to be called: its layers are ours. None where it is BART's."""
+        return getattr(self.model.text_tower, "bert", None)
 
     @property
     def evaluation_sizes(self) -> tuple[int, int]:
-        """Sides of the square that an image is resized to, and of the crop that the model sees."""
+        """`sizes_of` the settings."""
         return sizes_of(self.config)
 
 
@@ -203,41 +178,3 @@ def of_trained(trained: Trained, device: Device) -> Encoders:
     """The same of a checkpoint that is open."""
     on = device_of(device)
     return Encoders(trained.config, trained.model.to(on), trained.tokenizer, Ranks(0, 1, on), digest=trained.digest)
-
-
-# What all forms of other libraries share -----------------------------------------------------------------------------
-
-# What was written, as its users open it: embeddings of pixels, uint8 (n, 3, px, px), and of captions, if it takes any
-Reopened = tuple[Callable[[Tensor], Tensor], Callable[[list[str]], Tensor] | None]
-
-
-def has_odd_side(px: int) -> bool:
-    """Whether a map has an odd side on the way through the tower, where the two ways of padding differ."""
-    return px % 2**5 != 0  # five convolutions of stride 2
-
-
-def refuse(trained: Trained, to: str, why: str, repair: str) -> UsageError:
-    """The error for what a form cannot hold."""
-    return UsageError(f"{trained.config.run.folder}: --to {to} cannot hold this model: {why}; {repair}")
-
-
-def check_towers(trained: Trained, to: str) -> None:
-    """Refuse what no form but ONNX holds so far: a ViT, and evaluation that keeps the aspect ratio."""
-    tower = trained.config.image_tower
-    if tower.is_vit:
-        raise refuse(trained, to, f"its image tower is a ViT ({tower.architecture})", "export to onnx")
-    if trained.config.evaluation.keep_aspect_ratio:
-        raise refuse(trained, to, "[evaluation] keep_aspect_ratio, which the form does not write", "export to onnx")
-
-
-def write_tokenizer(trained: Trained, folder: Path) -> None:
-    """`tokenizer.json` and what transformers wants beside it."""
-    special = {f"{name}_token": f"[{name.upper()}]" for name in ("pad", "unk", "cls", "sep", "mask")}
-    (folder / "tokenizer.json").write_text(trained.tokenizer.text, encoding="utf-8")
-    PreTrainedTokenizerFast(
-        tokenizer_file=str(folder / "tokenizer.json"),
-        model_max_length=trained.tokenizer.tokens_at_most,
-        model_input_names=["input_ids", "attention_mask"],
-        split_special_tokens=True,  # a caption may say "[SEP]"
-        **special,
-    ).save_pretrained(folder)

@@ -1,13 +1,12 @@
 """`altalign export RUN DIR --to …`: a trained model as other libraries open it, opened again there and compared."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import ModuleType
 from typing import Any, cast
 
 import torch
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
-from torch import Tensor
 
 from altalign import __version__, storage, terminal
 from altalign.errors import AltalignError, UsageError, check_package
@@ -15,6 +14,7 @@ from altalign.train.data.batches import padded
 from altalign.train.data.tokenizer import CaptionTokenizer
 from altalign.train.exchange import encoders, to_align, to_onnx, to_open_clip, to_timm
 from altalign.train.exchange.encoders import Trained
+from altalign.train.exchange.forms import Reopened
 from altalign.train.exchange.libraries import quiet
 from altalign.train.model.dual_encoder import DualEncoder
 from altalign.train.run import training_folder
@@ -30,15 +30,15 @@ def export(run: str, folder: str, *, to: str, step: int | None, overrides: Mappi
         raise UsageError(f"{folder}: other libraries write to a disk alone; give a local folder, and copy it there")
     if storage.kind(folder) != "missing":
         raise UsageError(f"{folder}: it is there already; give a new folder")
-    trained, target = encoders.trained(run, step=step, evaluation=overrides), TARGETS[to]
-    target.check(trained)
+    trained, target, place = encoders.trained(run, step=step, evaluation=overrides), TARGETS[to], Path(folder)
+    if why := _unfit(trained, to):
+        raise UsageError(f"{run}: {why}")
     check_package(target.PACKAGE, f"--to {to}", extra=to)  # which opens what is written
-    place = Path(folder)
     try:
         place.mkdir(parents=True)
         with quiet():
             notes = target.write(trained, place)
-            differences = _differences(trained, *target.reopen(trained, place))
+            differences = _differences(trained, target.reopen(trained, place))
         worst = max(differences.values())
         if not worst <= target.TOLERANCE:
             why = f"opened again, embeddings differ by {worst:.2g}, more than {target.TOLERANCE:g}"
@@ -55,23 +55,22 @@ def export(run: str, folder: str, *, to: str, step: int | None, overrides: Mappi
     return 0
 
 
+def _unfit(trained: Trained, to: str) -> str:
+    why = TARGETS[to].unfit(trained)
+    return f"--to {to} cannot hold this model: {why}" if why else ""
+
+
 def foreseen(config: TrainConfig, model: DualEncoder) -> dict[str, str]:
     """Why a form cannot hold a model that is to be trained, by the forms; empty where it can."""
-    trained, reasons = Trained(Path(), 0, config, cast(CaptionTokenizer, None), model), {}  # no check asks for words
-    for to, target in TARGETS.items():
-        try:
-            reasons[to] = target.check(trained) or ""
-        except UsageError as error:
-            reasons[to] = str(error).removeprefix(f"{config.run.folder}: ")
-    return reasons
+    trained = Trained(Path(), 0, config, cast(CaptionTokenizer, None), model)  # no form asks for its words
+    return {to: _unfit(trained, to) for to in TARGETS}
 
 
 @torch.no_grad()
-def _differences(
-    trained: Trained, image_again: Callable[[Tensor], Tensor], text_again: Callable[[list[str]], Tensor] | None
-) -> dict[str, float]:
+def _differences(trained: Trained, reopened: Reopened) -> dict[str, float]:
     """The largest difference of a number of an embedding, of images and of captions."""
     px, words, most = trained.evaluation_sizes[1], trained.tokenizer.words(), trained.tokenizer.tokens_at_most
+    image_again, text_again = reopened
     generator = torch.Generator().manual_seed(0)
     few = torch.rand(1, 3, 4, 4, generator=generator)
     smooth = torch.nn.functional.interpolate(few, (px, px), mode="bilinear", align_corners=False)

@@ -8,7 +8,9 @@ from torch import Tensor
 from torch.nn import functional
 from transformers import AlignConfig, AlignModel, AlignProcessor, AutoTokenizer, EfficientNetImageProcessor
 
-from altalign.train.exchange.encoders import Reopened, Trained, check_towers, has_odd_side, refuse, write_tokenizer
+from altalign.train.exchange.encoders import Trained
+from altalign.train.exchange.forms import Reopened, unfit_padding, write_tokenizer
+from altalign.train.exchange.forms import unfit as unfit_for_all
 from altalign.train.model.image_tower import EPSILON, FACTORS, HALF_OF_THE_RANGE, align_names
 from altalign.train.model.text_tower import FEED_FORWARD
 
@@ -18,23 +20,21 @@ _PROCESSOR_TOKENS = 64  # AlignProcessor pads captions to this, whatever the mod
 _BILINEAR = 2
 
 
-def check(trained: Trained) -> None:
-    """Refuse what AlignModel cannot hold."""
-    check_towers(trained, "align")
-    _ = trained.bert
-    tower, own, (_, px) = trained.config.image_tower, trained.model.image_tower.num_features, trained.evaluation_sizes
-    if trained.model.width != own:
+def unfit(trained: Trained) -> str:
+    """Why AlignModel cannot hold a model; empty where it can."""
+    if why := unfit_for_all(trained, has_text=True):
+        return why
+    image: Any = trained.model.image_tower
+    if trained.model.width != image.num_features:
         width = f"[image_tower] embedding_width = {trained.model.width}"
-        why = f"{width}, and AlignModel has no projection after its image tower, whose own width is {own}"
-        raise refuse(trained, "align", why, "train with embedding_width = 0")
-    if tower.padding == "same" and has_odd_side(px):
-        why = f'[image_tower] padding = "same" pads otherwise than AlignModel where a side is odd, as at {px} px'
-        repair = 'train with padding = "keras", or export with --crop-px of a multiple of 32'
-        raise refuse(trained, "align", why, repair)
-    if any(blocks[0].has_skip for blocks in trained.model.image_tower.blocks):  # type: ignore[index]
-        width = f"at [image_tower] width = {tower.width:g}"
-        why = f"{width} the first block of a stage has a skip, which AlignModel's has not"
-        raise refuse(trained, "align", why, "train with another width")
+        own = f"whose own width is {image.num_features}"
+        return f"{width}, and AlignModel has no projection after its image tower, {own}; train with embedding_width = 0"
+    if why := unfit_padding(trained, "AlignModel", padding="keras"):
+        return why
+    if any(blocks[0].has_skip for blocks in image.blocks):
+        width = f"at [image_tower] width = {trained.config.image_tower.width:g}"
+        return f"{width} the first block of a stage has a skip, which AlignModel's has not; train with another width"
+    return ""
 
 
 def write(trained: Trained, folder: Path) -> list[str]:

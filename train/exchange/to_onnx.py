@@ -1,6 +1,5 @@
 """`--to onnx`: `image.onnx` and `text.onnx`, each with any number of inputs, and `image.toml` for our own embedder."""
 
-import json
 import warnings
 from collections.abc import Callable
 from pathlib import Path
@@ -8,9 +7,11 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
+from altalign import storage
 from altalign.train.data.batches import padded
 from altalign.train.data.tokenizer import read
-from altalign.train.exchange.encoders import Reopened, Trained, write_tokenizer
+from altalign.train.exchange.encoders import Trained
+from altalign.train.exchange.forms import Reopened, write_tokenizer
 
 PACKAGE = "onnxruntime"
 TOLERANCE = 1e-4
@@ -18,8 +19,6 @@ _OPSET = 17
 
 
 class _Graph(nn.Module):
-    """What is computed of one input by a model, whose weights the graph gets."""
-
     def __init__(self, model: nn.Module, compute: Callable[[Tensor], Tensor]) -> None:
         super().__init__()
         self.model, self.compute = model, compute
@@ -28,8 +27,9 @@ class _Graph(nn.Module):
         return self.compute(given)
 
 
-def check(_trained: Trained) -> None:
+def unfit(_trained: Trained) -> str:
     """Graphs hold every model."""
+    return ""
 
 
 def write(trained: Trained, folder: Path) -> list[str]:
@@ -50,7 +50,7 @@ def write(trained: Trained, folder: Path) -> list[str]:
     )
     write_tokenizer(trained, folder)
     facts = {"resize_px": resize, "crop_px": crop, "tokens_at_most": trained.tokenizer.tokens_at_most, "padding": 0}
-    (folder / "preprocessing.json").write_text(json.dumps(facts, indent=2) + "\n", encoding="utf-8")
+    storage.write_json(str(folder / "preprocessing.json"), facts)
     return [f"`image.onnx` takes floats from 0 to 255, (n, 3, {resize}, {resize}); `text.onnx` int64 (n, length)"]
 
 
@@ -79,7 +79,6 @@ def reopen(trained: Trained, folder: Path) -> Reopened:
 
 
 def _write(graph: _Graph, example: Tensor, name: str, free: dict[int, str], path: Path) -> None:
-    """Write a graph of one input, some of whose sides are free."""
     with warnings.catch_warnings(), torch.no_grad():
         warnings.simplefilter("ignore")  # what was traced is compared afterwards
         torch.onnx.export(

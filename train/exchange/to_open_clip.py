@@ -1,15 +1,16 @@
 """`--to open_clip`: a folder for `open_clip.create_model_and_transforms("local-dir:DIR")`."""
 
 import importlib
-import json
 from pathlib import Path
 
 import torch
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
+from altalign import storage
 from altalign.train.exchange import to_timm
-from altalign.train.exchange.encoders import Reopened, Trained, write_tokenizer
+from altalign.train.exchange.encoders import Trained
+from altalign.train.exchange.forms import Reopened, write_tokenizer
 from altalign.train.model.image_tower import HALF_OF_THE_RANGE
 
 PACKAGE = "open_clip"
@@ -17,10 +18,9 @@ TOLERANCE = 1e-5
 WEIGHTS = "open_clip_model.safetensors"
 
 
-def check(trained: Trained) -> None:
-    """Refuse what open_clip's model cannot hold."""
-    to_timm.check_tower(trained, "open_clip")
-    _ = trained.bert
+def unfit(trained: Trained) -> str:
+    """Why open_clip's model cannot hold a model; empty where it can."""
+    return to_timm.unfit(trained, has_text=True)
 
 
 def write(trained: Trained, folder: Path) -> list[str]:
@@ -53,7 +53,7 @@ def write(trained: Trained, folder: Path) -> list[str]:
             "resize_mode": "squash",
         },
     }
-    (folder / "open_clip_config.json").write_text(json.dumps(settings, indent=2) + "\n", encoding="utf-8")
+    storage.write_json(str(folder / "open_clip_config.json"), settings)
     trained.bert.config.save_pretrained(folder)
     write_tokenizer(trained, folder)
     tensors = {f"visual.trunk.{name}": values for name, values in to_timm.tower_state(trained).items()}

@@ -8,7 +8,6 @@ timm has no towers of other widths and depths. They become the smallest of its t
 zeros: such channels stay 0 through all layers, and such blocks add nothing to what skips them.
 """
 
-import json
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -19,7 +18,10 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 from torch.nn import functional
 
-from altalign.train.exchange.encoders import Reopened, Trained, check_towers, has_odd_side, refuse
+from altalign import storage
+from altalign.train.exchange.encoders import Trained
+from altalign.train.exchange.forms import Reopened, unfit_padding
+from altalign.train.exchange.forms import unfit as unfit_for_all
 from altalign.train.model.image_tower import EPSILON, FACTORS, HALF_OF_THE_RANGE
 
 PACKAGE = "timm"
@@ -27,9 +29,18 @@ TOLERANCE = 1e-5
 _TOWER = ("conv_stem.", "bn1.", "blocks.", "conv_head.")
 
 
-def check(trained: Trained) -> None:
-    """Refuse what timm's model cannot hold."""
-    check_tower(trained, "timm")
+def unfit(trained: Trained, *, has_text: bool = False) -> str:
+    """Why timm's model cannot hold the tower, nor open_clip's with it; empty where it can."""
+    if why := unfit_for_all(trained, has_text=has_text):
+        return why
+    tower = trained.config.image_tower
+    if not name_of(trained):
+        return (
+            f"at [image_tower] width = {tower.width:g}, depth = {tower.depth:g} a stage is larger than those of all "
+            "tf_efficientnet, or its first block has a skip, which theirs has not; train with another width, or export "
+            "to onnx"
+        )
+    return unfit_padding(trained, "timm", padding="same")
 
 
 def write(trained: Trained, folder: Path) -> list[str]:
@@ -51,7 +62,7 @@ def write(trained: Trained, folder: Path) -> list[str]:
             "classifier": "classifier",
         },
     }
-    (folder / "config.json").write_text(json.dumps(settings, indent=2) + "\n", encoding="utf-8")
+    storage.write_json(str(folder / "config.json"), settings)
     save_file(tower_state(trained), folder / "model.safetensors")
     return ["the classifier's outputs are the image's features; bring them to length 1 for cosines"]
 
@@ -80,24 +91,8 @@ def name_of(trained: Trained) -> str:
     return ""
 
 
-def check_tower(trained: Trained, to: str) -> None:
-    """Refuse what timm's model cannot hold."""
-    check_towers(trained, to)
-    tower, (_, px) = trained.config.image_tower, trained.evaluation_sizes
-    if not name_of(trained):
-        why = (
-            f"at [image_tower] width = {tower.width:g}, depth = {tower.depth:g} a stage is larger than those of all "
-            "tf_efficientnet, or its first block has a skip, which theirs has not"
-        )
-        raise refuse(trained, to, why, "train with another width, or export to onnx")
-    if tower.padding == "keras" and has_odd_side(px):
-        why = f'[image_tower] padding = "keras" pads otherwise than timm where a side is odd, as at {px} px'
-        raise refuse(trained, to, why, 'train with padding = "same", or export with --crop-px of a multiple of 32')
-
-
 @cache
 def _like(name: str) -> Any:
-    """The model of timm, without its weights."""
     with torch.device("meta"):
         return timm.create_model(name)
 

@@ -66,7 +66,7 @@ DAMAGES: dict[str, tuple[Callable[[Path], object], str]] = {
     "no mean": (lambda folder: (folder / "map_mean.npy").unlink(), "map_mean.npy"),
     "a map of floats": (
         lambda folder: arrays.save(str(folder / "map_mean.npy"), np.zeros(embed.COEFFICIENTS)),
-        "its map or its centroids are none: the mean of a map is int32",
+        "its map is none: float64 of shape",
     ),
     "other dimensions": (
         lambda folder: arrays.save(str(folder / "centroids.npy"), np.zeros((3, 9), np.int16)),
