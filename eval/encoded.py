@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from hashlib import sha256
-from itertools import chain, islice
+from itertools import chain
 from pathlib import Path
 from typing import Any
 from zipfile import BadZipFile
@@ -21,6 +21,15 @@ from torch.nn import functional
 from altalign import storage
 from altalign.errors import UnreadableError, UsageError
 from altalign.eval.image_sources import Images
+
+
+@dataclass(frozen=True)
+class Sharing:
+    """What processes that evaluate together know: each decodes its own of a batch, and all have the pixels of all."""
+
+    own: Callable[[int], range]  # the places of a batch of n images that this process decodes
+    # all of a batch of n, from what this process has made of its own. A collective
+    exchanged: Callable[[Sequence[Tensor | None], int], list[Tensor | None]]
 
 
 @dataclass(frozen=True)
@@ -41,6 +50,7 @@ class Encoder:
     device: str = "cpu"  # where embeddings are
     # captions of n such pixels, of images with these n identities, where the model writes any
     write: Callable[[Tensor, Sequence[str]], list[str]] | None = None
+    sharing: Sharing | None = None  # where several processes evaluate together
 
 
 @dataclass(frozen=True)
@@ -119,8 +129,13 @@ class Features:
 
     def _decoded(self, images: Images) -> Iterator[tuple[int, list[Tensor | None]]]:
         """Batches of pixels with the number of the first; one batch is decoded while another is encoded."""
-        numbers = range(len(images))
-        data = images.read(numbers)
+        sharing = self.encoder.sharing
+        batches = [range(first, min(first + self._batch, len(images))) for first in range(0, len(images), self._batch)]
+        shares = batches
+        if sharing is not None:
+            places = [sharing.own(len(batch)) for batch in batches]
+            shares = [batch[own.start : own.stop] for batch, own in zip(batches, places, strict=True)]
+        data = images.read([number for share in shares for number in share])
 
         def pixels(image: bytes) -> Tensor | None:
             try:
@@ -129,12 +144,15 @@ class Features:
                 return None
 
         with ThreadPoolExecutor(self._threads) as pool:
-            firsts = numbers[:: self._batch]
-            waiting = ((first, [pool.submit(pixels, one) for one in islice(data, self._batch)]) for first in firsts)
+            waiting = (
+                (batch, [pool.submit(pixels, next(data)) for _ in share])
+                for batch, share in zip(batches, shares, strict=True)
+            )
             now = next(waiting, None)
             while now is not None:
                 after = next(waiting, None)
-                yield now[0], [future.result() for future in now[1]]
+                own = [future.result() for future in now[1]]
+                yield now[0].start, own if sharing is None else sharing.exchanged(own, len(now[0]))
                 now = after
 
     @torch.no_grad()

@@ -233,7 +233,10 @@ def word_similarity(pairs: Sequence[WordPair], encode_word: Callable[[list[str]]
     with torch.no_grad():
         encoded = [encode_word(words[first : first + ENCODED_TOGETHER]) for first in firsts]
     vectors = functional.normalize(torch.cat(encoded).double(), dim=1).cpu()
-    first, second = (vectors[[place[pair[side]] for pair in pairs]] for side in (0, 1))
+    first, second = (
+        vectors[[place[word] for word in side]]
+        for side in zip(*((pair.first, pair.second) for pair in pairs), strict=True)
+    )
     outcomes = {"cosine": (first * second).sum(1).numpy(), "rating": np.array([pair.rating for pair in pairs])}
     facts = {"pairs": len(pairs)}
     for name in sorted({name for pair in pairs for name in pair.subsets}):

@@ -7,12 +7,11 @@ import ctypes
 import importlib.util
 import io
 import re
-import struct
 import threading
 import warnings
-import zlib
-from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import ExitStack
+from functools import cache
+from typing import Any
 
 from PIL import (
     AvifImagePlugin,
@@ -27,11 +26,8 @@ from PIL import (
     WebPImagePlugin,
 )
 
-# What decoders raise on bytes that are not what they claim. Pillow's plug-ins parse in Python, hence the lookup, type
-# and arithmetic errors. MemoryError is not among them: of an image within the limits, no plug-in raises it for corrupt
-# bytes, so it tells of the machine.
-_OF_PLUGINS = (OSError, SyntaxError, ValueError, EOFError, LookupError, TypeError, AttributeError, ArithmeticError)
-DECODER_ERRORS = (*_OF_PLUGINS, RuntimeError, AssertionError, struct.error, zlib.error)
+from altalign.filters import readable
+from altalign.filters.readable import DECODER_ERRORS
 
 # Ours. Above 33 million, Pillow cannot count the bits of a row; and run lengths of BMP may skip 255 rows in two bytes.
 ROW_AT_MOST_PX = 1 << 20
@@ -61,10 +57,6 @@ _UNREAD = [
     ("JPEG XL", "djxl", re.compile(rb"\0\0\0\x0cJXL \r\n|\xff\x0a")),
     ("SVG", "rsvg-convert or Inkscape", re.compile(_SVG)),
 ]
-_PROFILE_BYTES_AT_MOST = 1 << 25  # ours
-_JFIF_BYTES = 18
-_FRAMES = tuple(marker for marker in range(0xC0, 0xD0) if marker not in (0xC4, 0xC8, 0xCC))  # of JPEG
-_NO_LENGTH = (0x01, *range(0xD0, 0xD9))  # markers of JPEG that stand alone
 _CODED = (0xC0, 0xC1, 0xC2)  # frames of JPEG: baseline, extended, progressive; all else is arithmetic or lossless
 _GIF_HEAD_BYTES = 1 << 20  # ours
 # Sizes of the header that follows the file's own: a text that begins with BM is no image.
@@ -128,9 +120,15 @@ def opened(kind: str, data: bytes) -> tuple[ImageFile.ImageFile, int, int]:
 def _open(kind: str, data: bytes) -> ImageFile.ImageFile:
     """The image of a file as Pillow reads it right."""
     if kind == "png":
-        data, profile = _plain_png(data)
+        data, profile = readable.png(data)
         image = PngImagePlugin.PngImageFile(io.BytesIO(data))
         image.info["icc_profile"] = profile
+        # the clear colour in 8 bits, as Pillow scales the pixels
+        rawmode, clear = (image.tile[0].args if image.tile else None), image.info.get("transparency")
+        if isinstance(clear, int) and rawmode in ("L;2", "L;4"):
+            image.info["transparency"] = clear % 4 * 85 if rawmode == "L;2" else clear % 16 * 17
+        elif isinstance(clear, tuple) and rawmode == "RGB;16B":
+            image.info["transparency"] = tuple(channel >> 8 for channel in clear)
         return image
     if kind == "heic":  # libheif turns images itself, and decodes no more pixels than the header says
         import pillow_heif
@@ -138,50 +136,15 @@ def _open(kind: str, data: bytes) -> ImageFile.ImageFile:
         pillow_heif.options.DECODE_THREADS = 1
         return pillow_heif.HeifImageFile(io.BytesIO(data))
     try:
-        return _OPENERS[kind](io.BytesIO(data))
+        image = _OPENERS[kind](io.BytesIO(readable.bmp(data) if kind == "bmp" else data))
     except DECODER_ERRORS:
         if kind != "jpeg":
             raise
-        # without APP segments, but for whole ones of JFIF and of Adobe's mark: Pillow stumbles on some
-        parts, start = list[bytes](), 0
-        for marker, at, end in _segments(data):
-            if 0xE0 <= marker <= 0xEF and not (marker in (0xE0, 0xEE) and end - at >= _JFIF_BYTES - 2):
-                parts.append(data[start:at])
-                start = end
-        return JpegImagePlugin.JpegImageFile(io.BytesIO(b"".join([*parts, data[start:]])))
-
-
-def _plain_png(data: bytes) -> tuple[bytes, bytes | None]:
-    """A PNG of the chunks that decide what its first image shows, and its colour profile.
-
-    Texts of any length go, and ancillary chunks whose checksum is wrong.
-    """
-    parts, profile, at, start, kind = list[bytes](), None, 8, 0, b""
-    while at + 8 <= len(data) and kind != b"IEND":
-        end, kind = at + 12 + int.from_bytes(data[at : at + 4], "big"), data[at + 4 : at + 8]
-        if kind[:1].islower():
-            is_sound = data[end - 4 : end] == zlib.crc32(data[at + 4 : end - 4]).to_bytes(4, "big")
-            if is_sound and kind == b"iCCP" and profile is None:
-                with suppress(zlib.error):
-                    packed = data[at + 8 : end - 4].partition(b"\0")[2][1:]
-                    profile = zlib.decompressobj().decompress(packed, _PROFILE_BYTES_AT_MOST)
-            if not (is_sound and kind in (b"tRNS", b"eXIf")):
-                parts.append(data[start:at])
-                start = end
-        at = end
-    return (b"".join([*parts, data[start:]]) if parts else data), profile
-
-
-def _segments(data: bytes) -> Iterator[tuple[int, int, int]]:
-    """Marker, beginning and end of each segment of a JPEG before its first scan."""
-    at = 2
-    while at + 4 <= len(data) and data[at] == 0xFF and (marker := data[at + 1]) != 0xDA:
-        if marker == 0xFF:  # a byte that fills
-            at += 1
-            continue
-        end = at + 2 + (0 if marker in _NO_LENGTH else int.from_bytes(data[at + 2 : at + 4], "big"))
-        yield marker, at, end
-        at = max(end, at + 2)
+        return JpegImagePlugin.JpegImageFile(io.BytesIO(readable.jpeg(data)))
+    if isinstance(image, WebPImagePlugin.WebPImageFile) and image.is_animated and image.mode == "RGB":
+        # what its first frame does not cover is clear, whatever the file says
+        image.rawmode = image._mode = "RGBA"  # pyright: ignore[reportPrivateUsage] (no other way to say so)
+    return image
 
 
 def check_decodable(image: ImageFile.ImageFile, width: int) -> None:
@@ -193,8 +156,6 @@ def check_decodable(image: ImageFile.ImageFile, width: int) -> None:
     """
     if width > ROW_AT_MOST_PX:
         raise ValueError(f"a row of {width} pixels, longer than {ROW_AT_MOST_PX}")
-    if isinstance(image, BmpImagePlugin.BmpImageFile) and image.tile and image.tile[0].codec_name == "bmp_rle":
-        raise ValueError("run lengths of BMP, of which decoders lose pixels")
     compression = image.info.get("compression", "raw")
     if isinstance(image, TiffImagePlugin.TiffImageFile) and compression not in _TIFF_COMPRESSIONS:
         raise ValueError(f"compression {compression}, in which damage goes unnoticed")
@@ -221,11 +182,11 @@ def is_plain_jpeg(data: bytes) -> bool:
     orientation in EXIF. Where another segment than JFIF's and profiles is, Pillow has to take it.
     """
     is_known, components = True, 0
-    for marker, at, end in _segments(data):
-        if marker in _FRAMES:
+    for marker, at, end in readable.segments(data):
+        if marker in readable.FRAMES:
             components = data[at + 9] if marker in _CODED and end - at > 9 else 0
         elif 0xE0 <= marker <= 0xEF and marker != 0xE2:
-            is_known &= marker == 0xE0 and end - at >= _JFIF_BYTES
+            is_known &= marker == 0xE0 and end - at >= readable.JFIF_BYTES
     if components not in (1, 3) or is_known:
         return components in (1, 3)
     try:
@@ -242,15 +203,15 @@ def words_of(error: BaseException) -> str:
 
 
 class _StrictPillow:
-    """A `with` block in which Pillow decodes as strictly as we do, and no decoder warns.
+    """A `with` block in which Pillow decodes as strictly as we do, and no decoder prints or warns.
 
-    Pillow's limit of pixels, its half-read files and its threads are variables of its modules, which nobody puts back:
-    another thread may be between two lines that read them. The process's warning filters are restored when the last
-    block ends. Code that opens many images holds one block around them.
+    Pillow's limit of pixels, its half-read files and its threads are variables of its modules, which the first block
+    sets and nobody puts back: another thread may be between two lines that read them. The process's warning filters and
+    libtiff's handlers are restored when the last block ends. Code that opens many images holds one block around them.
     """
 
     def __init__(self) -> None:
-        self._lock, self._blocks, self._before = threading.Lock(), 0, warnings.catch_warnings()
+        self._lock, self._blocks, self._before = threading.Lock(), 0, ExitStack()
 
     def __enter__(self) -> None:
         with self._lock:
@@ -258,24 +219,31 @@ class _StrictPillow:
                 Image.MAX_IMAGE_PIXELS = _NO_LIMIT  # a number: None between two lines of Pillow's check is a TypeError
                 ImageFile.LOAD_TRUNCATED_IMAGES = False
                 AvifImagePlugin.DEFAULT_MAX_THREADS = 1
-                self._before = warnings.catch_warnings()
-                self._before.__enter__()
+                self._before.enter_context(warnings.catch_warnings())
                 warnings.simplefilter("ignore")
+                for set_handler in _setters_of_tiff_handlers():
+                    self._before.callback(set_handler, set_handler(None))
             self._blocks += 1
 
     def __exit__(self, *_: object) -> None:
         with self._lock:
             self._blocks -= 1
             if self._blocks == 0:
-                self._before.__exit__(None, None, None)
+                self._before.close()
 
 
 STRICT_PILLOW = _StrictPillow()
 
-# libtiff prints what it finds, which Pillow raises too. The handle finds symbols of the libraries that it loads.
-for _name in ("TIFFSetErrorHandler", "TIFFSetWarningHandler"):
-    if _set_handler := getattr(ctypes.CDLL(Image.core.__file__), _name, None):
-        _set_handler(None)
+
+@cache
+def _setters_of_tiff_handlers() -> list[Any]:
+    """Functions that set libtiff's handlers, which print, and return those before; none where Pillow hides them."""
+    library = ctypes.CDLL(Image.core.__file__)  # finds symbols of the libraries that it loads, too
+    functions = [getattr(library, name, None) for name in ("TIFFSetErrorHandler", "TIFFSetWarningHandler")]
+    setters = [setter for setter in functions if setter is not None]
+    for setter in setters:
+        setter.argtypes, setter.restype = [ctypes.c_void_p], ctypes.c_void_p
+    return setters
 
 
 def _check_gif(data: bytes) -> None:

@@ -4,9 +4,6 @@ A JPEG is decoded scaled in the DCT by simplejpeg, everything else (and whatever
 Nothing here depends on the process's warning filters or on Pillow's module settings (`image_headers.STRICT_PILLOW`).
 """
 
-import errno
-import io
-import os
 import threading
 from contextlib import nullcontext
 from dataclasses import dataclass
@@ -14,10 +11,11 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 import simplejpeg
-from PIL import Image, ImageCms, ImageFile, JpegImagePlugin, TiffImagePlugin
+from PIL import GifImagePlugin, Image, ImageFile, JpegImagePlugin, PngImagePlugin, TiffImagePlugin
 
 from altalign.filters import image_headers as headers
-from altalign.filters.image_headers import DECODER_ERRORS
+from altalign.filters import jpegs, readable
+from altalign.filters.readable import DECODER_ERRORS
 
 JPEG_QUALITY = 95
 JPEG_SIDE_AT_MOST_PX = 65_500  # JPEG_MAX_DIMENSION of libjpeg
@@ -45,8 +43,6 @@ _BYTES_PER_PIXEL: dict[str, dict[str, int]] = {
 _BYTES_PER_COPY = 4  # of a pixel: where it becomes RGB, is turned, or is not scaled
 
 _LARGE = threading.Lock()
-_SRGB = ImageCms.ImageCmsProfile(ImageCms.createProfile("sRGB"))
-_NO_MEMORY = (errno.ENOMEM, errno.ENOSPC, errno.EFBIG)
 
 
 @dataclass(frozen=True, eq=False)
@@ -143,7 +139,7 @@ def to_stored(data: bytes, *, portable: bool, resize_short_side_px: int) -> Stor
                 size = (short, long) if (width <= height) == (orientation < 5) else (long, short)
                 if stored.size != size:  # integers and ratios only: the same bytes on every machine
                     stored = stored.resize(size, Image.Resampling.BOX)
-                return Stored(encoded(stored, quality=JPEG_QUALITY), "jpeg", *size)
+                return Stored(jpegs.encoded(stored, quality=JPEG_QUALITY), "jpeg", *size)
         except DECODER_ERRORS as error:
             raise ValueError(headers.words_of(error)) from error
 
@@ -197,10 +193,10 @@ def _upright(
         return _turned(of_jpeg, orientation), orientation
     if isinstance(image, JpegImagePlugin.JpegImageFile):
         image.draft("RGB" if colour else "L", (short_side_px, short_side_px))
-    image.load()
+    frame = _first_frame(image)
     is_turned = isinstance(image, TiffImagePlugin.TiffImageFile)  # alone by Pillow itself, while it loads
     orientation = orientation if is_turned else headers.orientation_of(image)  # a PNG may hold EXIF behind the pixels
-    upright = _on_white(image, colour=colour, short_side_px=short_side_px, profile=profile)
+    upright = _on_white(frame, colour=colour, short_side_px=short_side_px, profile=profile)
     upright.info = {}  # Pillow would write comments that it finds there
     is_upright = orientation == 1 or is_turned
     return upright if is_upright else _turned(np.asarray(upright), orientation), orientation
@@ -227,6 +223,22 @@ def _scaled_in_the_dct(
     return pixels if colour else pixels[:, :, 0]
 
 
+def _first_frame(image: ImageFile.ImageFile) -> Image.Image:
+    """The image, loaded; what its first frame leaves of the screen is clear, as browsers have it."""
+    if isinstance(image, PngImagePlugin.PngImageFile) and image.default_image:
+        image.seek(1)
+        # Pillow would lay the frame on the default image, which is not shown
+        image._im = image._prev_im = None  # pyright: ignore[reportPrivateUsage] (no other way to say so)
+    has_frames = isinstance(image, (GifImagePlugin.GifImageFile, PngImagePlugin.PngImageFile))
+    box = image.tile[0].extents if has_frames and image.tile else None
+    image.load()
+    if box is None or box == (0, 0, *image.size):
+        return image
+    screen = Image.new("RGBA", image.size)
+    screen.paste(image.crop(box).convert("RGBA"), box[:2])
+    return screen
+
+
 def _on_white(image: Image.Image, *, colour: bool, short_side_px: int, profile: bytes | None = None) -> Image.Image:
     """A loaded image as RGB or L, on white; in sRGB by its profile; smaller by a whole number that leaves the side."""
     mode = "RGB" if colour else "L"
@@ -237,7 +249,7 @@ def _on_white(image: Image.Image, *, colour: bool, short_side_px: int, profile: 
     elif image.mode != mode and not (profile and image.mode in ("L", "CMYK")):
         image = image.convert("RGB" if image.mode == "LAB" else mode)
     if profile:
-        image = _in_srgb(image, profile)
+        image = readable.in_srgb(image, profile)
     factor = min(image.size) // short_side_px
     if factor > 1:
         image = image.reduce(factor)
@@ -248,23 +260,14 @@ def _on_white(image: Image.Image, *, colour: bool, short_side_px: int, profile: 
     return image if image.mode == mode else image.convert(mode)
 
 
-def _in_srgb(image: Image.Image, profile: bytes) -> Image.Image:
-    """An image of 8 bits a channel (L, RGB, RGBA or CMYK) as RGB or RGBA; as it is where the profile does not fit."""
-    try:
-        source = ImageCms.ImageCmsProfile(io.BytesIO(profile))
-        mode = "RGBA" if image.mode == "RGBA" else "RGB"
-        if profile[16:20] == b"RGB " and image.mode == "L":
-            image = image.convert(mode)
-        return ImageCms.profileToProfile(image, source, _SRGB, outputMode=mode) or image
-    except (ImageCms.PyCMSError, OSError, ValueError, TypeError):
-        return image
-
-
 def _eight_bits(image: Image.Image) -> Image.Image:
     """Gray: of 16 bits the upper 8; of 32 (TIFF), which have no white of their own, from the least to the greatest."""
     values = np.asarray(image)
     if image.mode.startswith("I;16"):
-        return Image.fromarray((values >> 8).astype(np.uint8))
+        upper, clear = Image.fromarray((values >> 8).astype(np.uint8)), image.info.get("transparency")
+        if isinstance(clear, int):
+            upper.putalpha(Image.fromarray(np.where(values == clear, 0, 255).astype(np.uint8)))
+        return upper
     values = np.nan_to_num(values.astype(np.float64), posinf=0.0, neginf=0.0)
     span = float(values.max() - values.min()) or 1.0
     return Image.fromarray(((values - values.min()) * (255 / span)).astype(np.uint8))
@@ -279,31 +282,3 @@ def _turned(pixels: npt.NDArray[np.uint8], orientation: int) -> npt.NDArray[np.u
     if orientation in (3, 4, 7, 8):
         pixels = pixels[::-1]
     return np.ascontiguousarray(pixels)
-
-
-def encoded(image: Image.Image, *, quality: int) -> bytes:
-    """The bytes that `Image.save` writes as JPEG, without metadata.
-
-    Pillow releases Python's lock while it encodes to a file of the system, as a memory file (memfd) is one.
-
-    Raises:
-        MemoryError: the machine has too little memory.
-        OSError: the encoder does not take the image.
-    """
-    try:
-        descriptor = os.memfd_create("jpeg")
-    except (AttributeError, OSError):  # the system is not Linux, or refuses
-        in_python = io.BytesIO()
-        image.save(in_python, "JPEG", quality=quality)
-        return in_python.getvalue()
-    try:
-        with os.fdopen(descriptor, "w+b") as file:
-            image.save(file, "JPEG", quality=quality)
-            data = os.pread(descriptor, os.lseek(descriptor, 0, os.SEEK_CUR), 0)
-    except OSError as error:
-        if error.errno not in _NO_MEMORY:
-            raise
-        data = b""
-    if not data.endswith(b"\xff\xd9"):  # the end of every JPEG: Pillow does not check that everything was written
-        raise MemoryError(f"for an image of {image.width} x {image.height} as JPEG")
-    return data

@@ -72,7 +72,8 @@ class ClassEvaluation:
         def no_text(texts: list[str]) -> Tensor:
             raise NotImplementedError(f"a classifier encodes no text, and {len(texts)} were given")
 
-        encoder = Encoder(encoders.decoder_of(config), logits, no_text)
+        decode, sharing = encoders.decoder_of(config), encoders.sharing_of(ranks, encoders.sizes_of(config)[1])
+        encoder = Encoder(decode, logits, no_text, sharing=sharing)
         self._features = Features(encoder, batch=ENCODED_TOGETHER, threads=max(1, config.data.workers))
         self._classes = numbers.vocabulary
 

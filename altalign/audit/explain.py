@@ -136,7 +136,7 @@ def explain(
                     first.append(row)
                     lines.append([*_pair(run, row), *_tries(run, row)])
         if first:
-            return Explanation(what, *numbers, first, lines)
+            return Explanation(what, numbers[0], numbers[1], first, lines)
     if source_key is not None:  # as it was given, or with its input, as `remove` notes it
         sources = sorted({each.source for each in run.config.input})
         names = [image_id(each) for each in (source_key, *(f"{source}:{source_key}" for source in sources))]

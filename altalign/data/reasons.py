@@ -5,7 +5,7 @@ The reasons of a stage are in order: the first that holds is *the* reason. A rul
 Arrow strings: null keeps, a reason drops. Its type is a dictionary, which takes a byte a row however many are dropped.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from enum import StrEnum
 from typing import Any, Self, TypeAlias, cast
 
@@ -289,9 +289,9 @@ def drop_where(mask: pa.BooleanArray, reason: str) -> Verdict:
     return pa.DictionaryArray.from_arrays(indices, pa.array([str(reason)], pa.string()))
 
 
-def ask(rules: Iterable[Rule], columns: Columns, config: Any) -> list[Verdict]:
+def ask(rules: Iterable[Rule], columns: Columns, config: Any, name_row: Callable[[int], str] = str) -> list[Verdict]:
     """The verdict of each rule on n rows; see `Rule.mask`."""
-    return [drop_where(rule.mask(columns, config), rule.name) for rule in rules]
+    return [drop_where(rule.mask(columns, config, name_row), rule.name) for rule in rules]
 
 
 def reasons_of(verdicts: Sequence[Verdict]) -> tuple[Verdict, "pa.DictionaryArray[Any, Any]"]:

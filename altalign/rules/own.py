@@ -9,9 +9,9 @@ import hashlib
 import importlib.util
 import inspect
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from functools import lru_cache
-from types import ModuleType
+from types import FunctionType, ModuleType
 from typing import Any, NamedTuple
 
 import pyarrow as pa
@@ -107,27 +107,42 @@ def imported(module: Module) -> ModuleType:
 
 
 def rules(stage: Stage, config: CurateConfig, modules: Iterable[Module]) -> list[Rule]:
-    """All rules of a stage: the built-in ones, then those of the run's own in the order of settings."""
+    """All rules of a stage: the built-in ones, then those of the run's own in the order of settings (`function_of`)."""
     by_name = {module.name: module for module in modules}
     entries = (entry.partition(":") for entry in filters(stage, config))
     return [*RULES[stage], *(_rule(by_name[module], name, stage, config) for module, _, name in entries)]
 
 
 def _rule(module: Module, name: str, stage: Stage, config: CurateConfig) -> Rule:
-    function, columns, section = getattr(imported(module), name, None), COLUMNS[stage], SECTIONS[stage]
-    if not inspect.isfunction(function):
-        raise UsageError(f"[{section}] filters: {module.path} has no function {name!r}")
-    settings: Mapping[str, Any] = getattr(config, section).own.get(name, {})
-    signature, where = inspect.signature(function), f"{module.path} line {function.__code__.co_firstlineno}"
-    taken = tuple(each for each in signature.parameters if each in columns)
-    try:
-        signature.bind(**dict.fromkeys(taken), **settings)
-    except TypeError as error:
-        known = f"the columns are {', '.join(columns)}; settings are of [{section}.own.{name}]"
-        raise UsageError(f"{where}: {name}: {error}; {known}") from None
+    section, settings = SECTIONS[stage], getattr(config, SECTIONS[stage]).own.get(name, {})
+    function, taken = function_of(module, name, COLUMNS[stage], settings, f"[{section}] filters")
     asked_where = "width" if stage is Stage.IMAGE else ""  # images without a size were not decoded, and are not shown
     named = tuple(f"{section}.own.{name}.{each}" for each in settings)
+    where = f"{module.path} line {function.__code__.co_firstlineno}"
     return Rule(Words(own_reason(name), ""), function, taken, named, where=where, asked_where=asked_where)
+
+
+def function_of(
+    module: Module, name: str, columns: Collection[str], settings: Collection[str], where: str
+) -> tuple[FunctionType, tuple[str, ...]]:
+    """A function of a module, and the columns that it takes; the setting `where` names it.
+
+    Raises:
+        UsageError: the function is not there, or its parameters are neither columns nor settings.
+    """
+    function = getattr(imported(module), name, None)
+    if not inspect.isfunction(function):
+        raise UsageError(f"{where}: {module.path} has no function {name!r}")
+    parameters = inspect.signature(function).parameters
+    line = f"{module.path} line {function.__code__.co_firstlineno}: {name}"
+    known = f"the columns are {', '.join(columns)}"
+    for each, parameter in parameters.items():
+        is_left = each not in columns and each not in settings and parameter.default is parameter.empty
+        if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD, parameter.POSITIONAL_ONLY) or is_left:
+            raise UsageError(f"{line}: nothing is known of its parameter {str(parameter)!r}; {known}")
+    if surplus := [each for each in settings if each not in parameters or each in columns]:
+        raise UsageError(f"{line} has no such setting as {surplus[0]!r}; {known}")
+    return function, tuple(each for each in parameters if each in columns)
 
 
 def check(config: CurateConfig, modules: Iterable[Module]) -> None:

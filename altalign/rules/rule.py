@@ -9,6 +9,7 @@ import inspect
 import traceback
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import reduce
 from typing import Any, TypeAlias
 
 import pyarrow as pa
@@ -83,36 +84,53 @@ class Rule:
         """What the function returns."""
         return self.function(*columns, **settings)
 
-    def mask(self, columns: Columns, config: Any) -> "pa.BooleanArray":
-        """Which of n rows the rule drops.
+    def mask(self, columns: Columns, config: Any, name_row: Callable[[int], str] = str) -> "pa.BooleanArray":
+        """Which of n rows the rule drops; `name_row` names a row in errors, by its number.
 
         Raises:
             AltalignError: the function failed, or returned something else than n booleans without nulls.
         """
-        n = asked = len(next(iter(columns.values())))
-        is_asked: Any = columns[self.asked_where].is_valid() if self.asked_where else None
-        taken = {name: columns[name] for name in self.columns}
-        if is_asked is not None:
-            asked, taken = is_asked.true_count, {name: column.filter(is_asked) for name, column in taken.items()}
+        n = len(next(iter(columns.values())))
+        if not self.asked_where:
+            return self._mask({name: columns[name] for name in self.columns}, n, config, name_row)
+        is_asked = columns[self.asked_where].is_valid()
+        numbers: Any = pc.indices_nonzero(is_asked)
+        some = {name: columns[name].filter(is_asked) for name in self.columns}
+        mask = self._mask(some, len(numbers), config, lambda row: name_row(numbers[row].as_py()))
+        none: Any = pa.repeat(pa.scalar(False), n)  # noqa: FBT003 (Arrow's own signature)
+        return pc.replace_with_mask(none, is_asked, mask)
+
+    def _mask(self, columns: Columns, n: int, config: Any, name_row: Callable[[int], str]) -> "pa.BooleanArray":
         settings = {name.rpartition(".")[2]: value_of(config, name) for name in self.settings}
+
+        def error_of(row: int) -> Exception | None:
+            try:
+                self.function(**{name: column[row : row + 1] for name, column in columns.items()}, **settings)
+            except Exception as error:
+                return error
+            return None
+
         where, path = f"{self.where}: {self.function.__name__}", self.function.__code__.co_filename
         try:
-            mask = self.function(**taken, **settings)
+            mask = self.function(**columns, **settings)
         except Exception as error:
+            row = next(filter(error_of, range(n)), None)
+            on_row = f" on {name_row(row)}" if row is not None else ""
             if line := line_in(path, error):
                 where = f"{path} line {line}: {self.function.__name__}"
             repair = "put that right, and run the command with --rerun"
-            raise AltalignError(f"{where}: {type(error).__name__}: {error}; {repair}") from error
+            raise AltalignError(f"{where}: {type(error).__name__}: {error}{on_row}; {repair}") from error
         if isinstance(mask, pa.ChunkedArray):
             mask = mask.combine_chunks()
-        if not isinstance(mask, pa.BooleanArray) or len(mask) != asked or mask.null_count:
-            nulls = f" with {mask.null_count:,} nulls" if isinstance(mask, pa.Array) and mask.null_count else ""
-            what = f"{len(mask):,} of {mask.type}{nulls}" if isinstance(mask, pa.Array) else type(mask).__name__
-            repair = f"give a pyarrow array of {asked:,} booleans without nulls, true where a row is dropped"
+        if not isinstance(mask, pa.BooleanArray) or len(mask) != n:
+            what = f"{len(mask):,} of {mask.type}" if isinstance(mask, pa.Array) else type(mask).__name__
+            repair = f"give a pyarrow array of {n:,} booleans, true where a row is dropped"
             raise AltalignError(f"{where}: it returned {what}; {repair}")
-        if is_asked is None:
-            return mask
-        return pc.replace_with_mask(pa.repeat(pa.scalar(False), n), is_asked, mask)  # noqa: FBT003 (Arrow's own signature)
+        if mask.null_count:
+            row = mask.is_null().to_pylist().index(True)
+            repair = "decide it, such as with pyarrow.compute.fill_null"
+            raise AltalignError(f"{where}: it returned null for {name_row(row)}; {repair}")
+        return mask
 
 
 def line_in(path: str, error: BaseException) -> int | None:
@@ -150,12 +168,17 @@ def rule(
 
 def value_of(config: Any, name: str) -> Any:
     """The value of a setting, `SECTION.NAME`; sections may be tables of the user's."""
-    for key in name.split("."):
-        config = config[key] if isinstance(config, Mapping) else getattr(config, key)
-    return config
+
+    def inner(section: Any, key: str) -> Any:
+        return section[key] if isinstance(section, Mapping) else getattr(section, key)
+
+    return reduce(inner, name.split("."), config)
 
 
 def by_measure(rules: Sequence[Rule]) -> dict[str, set[str]]:
     """The rules that each measure is of, by its name."""
-    measures = dict.fromkeys(each.measured for each in rules if each.measured)
-    return {measure: {each.name for each in rules if each.measured == measure} for measure in measures}
+    measures = dict[str, set[str]]()
+    for each in rules:
+        if each.measured:
+            measures.setdefault(each.measured, set()).add(each.name)
+    return measures

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from altalign import storage
+from altalign import storage, terminal
 from altalign.data.schema import CANDIDATE
 from altalign.errors import UnreadableError, UsageError
 from altalign.machine import interrupts
@@ -17,6 +17,7 @@ from altalign.pipelines.run.text_tables import CANDIDATES, EXTRACTED, POOL_SIZE,
 from altalign.pipelines.run.units import ROWS_PER_UNIT, InputFile, Run
 from altalign.storage import parquet
 from altalign.storage.ranges import changed
+from altalign.terminal import shown
 
 BYTES_PER_ROW = 2 << 10  # most pools have rows of a few hundred
 
@@ -131,13 +132,14 @@ def sources(run: Run, files: "pa.ChunkedArray[Any]") -> pa.StringArray:
     return pa.array(names, pa.string()).take(numbers.indices)
 
 
-def check_not_empty(run: Run, is_empty: Callable[[InputFile], bool]) -> None:
-    """UsageError where no file of an input holds anything."""
+def name_empty_files(run: Run, is_empty: Callable[[InputFile], bool]) -> None:
+    """Name the files that hold nothing; UsageError where no file of an input holds anything."""
     for number, settings in enumerate(run.config.input):
         files = [file for file in run.files if file.input == number and not read.may_be_empty(file.path, settings)]
-        if files and all(map(is_empty, files)):
-            others = f" and {len(files) - 1:,} more" * (len(files) > 1)
-            raise UsageError(
-                f"{files[0].path}{others}: no row, record or page in it (0 bytes, or a header alone); nothing comes of "
-                f"input {settings.source}: name other [input] paths"
-            )
+        if not (empty := [file.path for file in files if is_empty(file)]):
+            continue
+        others = f" and {len(empty) - 1:,} more" * (len(empty) > 1)
+        message = f"{empty[0]}{others}: no row, record or page in it (0 bytes, or a header alone)"
+        if len(empty) == len(files):
+            raise UsageError(f"{message}; nothing comes of input {settings.source}: name other [input] paths")
+        terminal.stderr().print(shown(message), soft_wrap=True)

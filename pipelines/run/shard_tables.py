@@ -21,7 +21,7 @@ class ShardFacts(NamedTuple):
 
     rows: int
     bytes: int
-    source_bytes: dict[str, int]
+    source_bytes: Mapping[str, int]
     sha256: str
     parquet_bytes: int
     parquet_sha256: str

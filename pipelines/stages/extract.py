@@ -165,7 +165,7 @@ def _follow_revisits(run: Run) -> None:
 def conclude(run: Run) -> None:
     """Write `dropped/extract/`: every broken record, and of the rest the rows with the smallest keys."""
     facts = dict(run.all_facts(text_tables.EXTRACTED))
-    pool.check_not_empty(run, lambda file: not facts[file.name].counts and not facts[file.name].places)
+    pool.name_empty_files(run, lambda file: not facts[file.name].counts and not facts[file.name].places)
     pool.write_size(run)
     _follow_revisits(run)
     if not run.config.audit.keep_dropped:

@@ -137,7 +137,7 @@ def _judged(
     sizes = pa.array([outcome.bytes for outcome in outcomes], pa.int64())
     rules = own.rules(Stage.IMAGE, run.config, run.modules)
     columns = {**measured, "url": urls, "bytes": sizes}
-    reason, failed = reasons_of(ask(rules, columns, run.config))
+    reason, failed = reasons_of(ask(rules, columns, run.config, lambda row: f"the image {urls[row].as_py()!r}"))
     missing = pa.array([outcome.reason for outcome in outcomes], pa.string())
     missing_alone = pa.array([[outcome.reason] for outcome in outcomes], pa.list_(pa.string()))
     names = ("width", "height", "format", "nsfw_score", "found_sha256", "features")

@@ -143,7 +143,7 @@ def judge(run: Run, unit: PoolUnit) -> JudgeFacts:
             dropped = stack.enter_context(parquet.writing(path, DROPPED_TEXT))
         for batch in pool.candidates(run, unit):
             captions, measured = parquet.strings(batch, "caption"), measure(batch, tables, seen)
-            verdict, failed = reasons_of(verdicts(run, batch, measured))
+            verdict, failed = reasons_of(verdicts(run, batch, measured, file=file, first_row=row))
             for names, rows in combinations(failed):
                 if names:  # survivors are counted when they are grouped
                     failed_counts.add_rows(Stage.JUDGE, source, names, rows)
@@ -180,8 +180,10 @@ def judge(run: Run, unit: PoolUnit) -> JudgeFacts:
     return JudgeFacts(unit["rows"], spilled, **failed_counts.facts())
 
 
-def verdicts(run: Run, candidates: pa.RecordBatch, measured: TextMeasures) -> list[Verdict]:
-    """The verdicts of every rule but `pair_repeated`, n each."""
+def verdicts(
+    run: Run, candidates: pa.RecordBatch, measured: TextMeasures, *, file: int, first_row: int
+) -> list[Verdict]:
+    """The verdicts of every rule but `pair_repeated`, n each; the candidates begin at this row of this file."""
     caption = parquet.strings(candidates, "caption")
     columns = {
         "caption": caption,
@@ -194,7 +196,11 @@ def verdicts(run: Run, candidates: pa.RecordBatch, measured: TextMeasures) -> li
         "images_per_text": measured.images_per_text,
         "texts_per_image": measured.texts_per_image,
     }
-    return ask(own.rules(Stage.JUDGE, run.config, run.modules), columns, run.config)
+
+    def name_row(row: int) -> str:
+        return f"row {first_row + row:,} of {run.files[file].path}, caption {caption[row].as_py()!r:.80}"
+
+    return ask(own.rules(Stage.JUDGE, run.config, run.modules), columns, run.config, name_row)
 
 
 class Judged:

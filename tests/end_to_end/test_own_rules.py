@@ -144,16 +144,20 @@ AT_ONCE = {
     "no function": ("no_prices = 3", "[text] filters: my_rules.py has no function 'no_prices'"),
     "an unknown column": (
         "\ndef no_prices(captions, words_at_most): ...",
-        "my_rules.py line 2: no_prices: missing a required argument: 'captions'; the columns are caption, url, ",
+        "my_rules.py line 2: no_prices: nothing is known of its parameter 'captions'; the columns are caption, url, ",
+    ),
+    "any arguments": (
+        "def no_prices(**values): ...",
+        "my_rules.py line 1: no_prices: nothing is known of its parameter '**values'; ",
     ),
     "an unknown setting": (
         "def no_prices(caption): ...",
-        "my_rules.py line 1: no_prices: got an unexpected keyword argument 'words_at_most'; ",
+        "my_rules.py line 1: no_prices has no such setting as 'words_at_most'; ",
     ),
     "something else than booleans": (
         "def no_prices(caption, words_at_most): return caption",
-        "my_rules.py line 1: no_prices: it returned 0 of string; give a pyarrow array of 0 booleans without nulls, "
-        "true where a row is dropped (it was tried with no rows)",
+        "my_rules.py line 1: no_prices: it returned 0 of string; give a pyarrow array of 0 booleans, true where a row "
+        "is dropped (it was tried with no rows)",
     ),
     "no array": (
         "def no_prices(caption, words_at_most): return [True]",
@@ -177,23 +181,23 @@ HEAD = "import pyarrow as pa\nimport pyarrow.compute as pc\n\ndef no_prices(capt
 LATER = {
     "an exception": (
         "    return pa.array([1 / ('$' not in each.as_py()) > 9 for each in caption], pa.bool_())",
-        "my_rules.py line 5: no_prices: ZeroDivisionError: division by zero; put that right, and run the "
-        "command with --rerun",
+        "my_rules.py line 5: no_prices: ZeroDivisionError: division by zero on row 1 of pairs.parquet, caption "
+        "'only $ 99 for it'; put that right, and run the command with --rerun",
     ),
     "a null": (
         "    return pc.if_else(pc.match_substring(caption, '$'), pa.scalar(None, pa.bool_()), False)",
-        "my_rules.py line 4: no_prices: it returned 6 of bool with 1 nulls; give a pyarrow array of 6 booleans without "
-        "nulls",
+        "my_rules.py line 4: no_prices: it returned null for row 1 of pairs.parquet, caption 'only $ 99 for it'; "
+        "decide it, such as with pyarrow.compute.fill_null",
     ),
     "too few": (
         "    return pa.array([True] * (len(caption) // 2), pa.bool_())",
-        "my_rules.py line 4: no_prices: it returned 3 of bool; give a pyarrow array of 6 booleans without nulls",
+        "my_rules.py line 4: no_prices: it returned 3 of bool; give a pyarrow array of 6 booleans, ",
     ),
 }
 
 
 @pytest.mark.parametrize(("body", "said"), LATER.values(), ids=LATER.keys())
-def test_a_rule_that_fails_names_file_and_line(
+def test_a_rule_that_fails_names_file_line_and_row(
     folder: Path, capsys: pytest.CaptureFixture[str], body: str, said: str
 ) -> None:
     (folder / "config.toml").write_text(CONFIG.partition("[image]")[0])
@@ -204,7 +208,7 @@ def test_a_rule_that_fails_names_file_and_line(
     assert main(["curate", "config.toml", "--until", "judge", "--rerun"]) == 0
 
 
-def test_an_image_rule_that_fails_is_named(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_image_rule_that_fails_names_the_image(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (folder / "config.toml").write_text(CONFIG.replace("no_prices.words_at_most = 10", "no_prices = {}"))
     with (folder / "my_rules.py").open("a") as file:
         file.write("\n\ndef no_banners(width, *, sizes):\n    return pa.array([each.as_py() // 0 for each in width])\n")
@@ -216,7 +220,7 @@ def test_an_image_rule_that_fails_is_named(folder: Path, capsys: pytest.CaptureF
     (folder / "my_rules.py").write_text(source)
     assert main(["curate", "config.toml"]) == 1
     said = capsys.readouterr().err
-    assert "no_banners: ZeroDivisionError: integer division or modulo by zero; put" in said
+    assert "no_banners: ZeroDivisionError: integer division or modulo by zero on the image 'http://a.example/" in said
 
 
 @pytest.mark.parametrize(

@@ -42,9 +42,12 @@ def test_a_gif_with_too_much_before_its_first_frame_is_refused_by_all_that_opens
     assert to_stored(commented_gif(4_096), portable=False, resize_short_side_px=0).format == "gif"
 
 
-def test_what_libtiff_says_of_damage_is_not_printed(capfd: pytest.CaptureFixture[str]) -> None:
+def test_what_libtiff_says_of_damage_is_not_printed_by_us_and_is_by_others(capfd: pytest.CaptureFixture[str]) -> None:
     data = bytearray(encoded(picture(), "tiff", compression="tiff_adobe_deflate"))
     data[200:300] = bytes(100)
     found = decode(bytes(data), pixels_at_most=100_000, colour=False)
     assert found.damage
     assert capfd.readouterr() == ("", "")
+    with pytest.raises(OSError, match="decoder error"):
+        Image.open(io.BytesIO(bytes(data))).load()
+    assert "Decoding error" in capfd.readouterr().err

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from PIL import Image
 
-from altalign.filters import pixels
+from altalign.filters import jpegs
 from tests.support.pictures import encoded
 
 IN_MEMORY = pytest.mark.skipif(not hasattr(os, "memfd_create"), reason="this system has no files in memory")
@@ -20,12 +20,12 @@ IN_MEMORY = pytest.mark.skipif(not hasattr(os, "memfd_create"), reason="this sys
 LIMITED = """
 import random, resource, sys
 from PIL import Image
-from altalign.filters import pixels
+from altalign.filters import jpegs
 side, limit = int(sys.argv[1]), int(sys.argv[2])
 image = Image.frombytes("RGB", (side, side), random.Random(1).randbytes(3 * side * side))
 resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
 try:
-    print(len(pixels.encoded(image, quality=95)))
+    print(len(jpegs.encoded(image, quality=95)))
 except MemoryError as error:
     print(error)
 """
@@ -57,7 +57,7 @@ def kind(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Non
 @pytest.mark.parametrize("size", [(1, 1), (17, 9), (640, 480), (3, 5_000), (1_500, 1_100)])
 def test_bytes_are_those_of_pillow(kind: None, mode: str, size: tuple[int, int]) -> None:
     image = picture(mode, *size)
-    assert [pixels.encoded(image, quality=quality) for quality in (95, 30)] == [
+    assert [jpegs.encoded(image, quality=quality) for quality in (95, 30)] == [
         plain(image, quality) for quality in (95, 30)
     ]
 
@@ -65,7 +65,7 @@ def test_bytes_are_those_of_pillow(kind: None, mode: str, size: tuple[int, int])
 def test_what_is_no_image_for_a_jpeg_is_an_error_of_pillows(kind: None) -> None:
     for image in (Image.new("RGBA", (3, 3)), Image.new("L", (70_000, 1))):
         with pytest.raises(OSError, match=r"cannot write mode RGBA as JPEG|encoder error|broken data stream"):
-            pixels.encoded(image, quality=95)
+            jpegs.encoded(image, quality=95)
 
 
 @IN_MEMORY
@@ -85,16 +85,16 @@ def test_no_file_stays_open(monkeypatch: pytest.MonkeyPatch) -> None:
     opened: list[int] = []
     real = os.memfd_create
     monkeypatch.setattr(os, "memfd_create", lambda name: opened.append(real(name)) or opened[-1])
-    pixels.encoded(picture("RGB", 20, 20), quality=95)
+    jpegs.encoded(picture("RGB", 20, 20), quality=95)
     with pytest.raises(OSError, match="cannot write mode"):
-        pixels.encoded(Image.new("RGBA", (3, 3)), quality=95)
+        jpegs.encoded(Image.new("RGBA", (3, 3)), quality=95)
 
     def full(*_: Any, **__: Any) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 
     monkeypatch.setattr(Image.Image, "save", full)
     with pytest.raises(MemoryError, match="for an image of 20 x 20 as JPEG"):
-        pixels.encoded(picture("RGB", 20, 20), quality=95)
+        jpegs.encoded(picture("RGB", 20, 20), quality=95)
     assert len(opened) == 3
     for descriptor in opened:
         with pytest.raises(OSError, match="Bad file descriptor"):

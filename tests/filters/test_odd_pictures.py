@@ -101,11 +101,90 @@ def test_an_upright_jpeg_stays_as_found(mode: str, options: dict[str, object]) -
 
 
 @pytest.mark.parametrize("bits", [4, 8])
-def test_run_lengths_of_a_bmp_are_damage(bits: int) -> None:
+@given(
+    lengths=st.lists(st.tuples(st.booleans(), st.integers(3, 40)), min_size=1, max_size=6),
+    shift=st.integers(0, 1),
+    seed=st.integers(0, 99),
+)
+@settings(derandomize=True, deadline=None, max_examples=40)
+def test_run_lengths_of_a_bmp_are_read_whole(bits: int, lengths: list[tuple[bool, int]], shift: int, seed: int) -> None:
+    rng, rows, body = np.random.default_rng(seed), list[list[int]](), b""
+    for _ in range(3):
+        row = list[int]()
+        for is_run, count in lengths:
+            values = rng.integers(0, 16, count).tolist()
+            if is_run:
+                values = [values[index % 2] if bits == 4 else values[0] for index in range(count)]
+                body += bytes((count, values[0] << 4 | values[1] if bits == 4 else values[0]))
+            else:
+                pairs = zip(values[::2], [*values[1::2], 0], strict=False)
+                run = bytes(high << 4 | low for high, low in pairs) if bits == 4 else bytes(values)
+                body += bytes((0, count)) + run + bytes(len(run) % 2)
+            row += values
+        rows.append(row)
+        body += b"\0\0"
+    palette = rng.integers(0, 256, (16, 4), np.uint8)
+    at = 54 + 64 + shift
+    head = struct.pack("<IiiHHIIiiII", 40, len(rows[0]), 3, 1, bits, 2 if bits == 4 else 1, 0, 0, 0, 16, 0)
+    data = b"BM" + struct.pack("<IHHI", 0, 0, 0, at) + head + palette.tobytes() + bytes(shift) + body + b"\0\1"
+    assert np.array_equal(shown(data), palette[np.array(rows[::-1]), 2::-1])
+
+
+@pytest.mark.parametrize(
+    "body",
+    [b"\2\1\0\2\1\0\1\1\0\0\4\1\0\1", b"\2\1\0\2\2\1\0\0\4\1\0\1", b"\3\1\0\0\4\1\0\1", b"\0\0\4\1\0\1"],
+)
+@pytest.mark.parametrize("bits", [4, 8])
+def test_run_lengths_of_a_bmp_that_leave_pixels_out_are_damage(bits: int, body: bytes) -> None:
     head = struct.pack("<IiiHHIIiiII", 40, 4, 2, 1, bits, 2 if bits == 4 else 1, 0, 0, 0, 2, 0)
     start = b"BM" + struct.pack("<IHHI", 0, 0, 0, 62) + head + b"\0\0\xff\0\xff\0\0\0"
-    found = pixels.decode(start + b"\4\1\0\0\4\1\0\1", pixels_at_most=100, colour=True)
-    assert found.damage == "run lengths of BMP, of which decoders lose pixels"
+    found = pixels.decode(start + body, pixels_at_most=100, colour=True)
+    assert found.damage == "run lengths that leave pixels out"
+    whole = start + b"\4\1\0\0\4\1" + b"\0\0\0\0\0\1\0\2\7\7"  # what stands behind the last row does not count
+    assert shown(whole).shape == (2, 4, 3)
+
+
+def test_what_a_gifs_frame_leaves_of_its_screen_is_white() -> None:
+    whole = bytearray(encoded(BLOCKS.quantize(16), "gif"))
+    inside = shown(bytes(whole))
+    frame = whole.index(b",", 13 + (2 << (whole[10] & 7)) * 3)
+    whole[6:10] = struct.pack("<HH", SIDE + 20, SIDE + 9)
+    whole[11] = 3  # a background colour, which browsers ignore
+    whole[frame + 1 : frame + 5] = struct.pack("<HH", 12, 4)
+    wanted = np.full((SIDE + 9, SIDE + 20, 3), 255)
+    wanted[4 : 4 + SIDE, 12 : 12 + SIDE] = inside
+    assert np.array_equal(shown(bytes(whole)), wanted)
+
+
+def test_what_a_webps_frame_leaves_of_its_screen_is_white() -> None:
+    def part(name: bytes, content: bytes) -> bytes:
+        return name + struct.pack("<I", len(content)) + content + bytes(len(content) % 2)
+
+    def sides(*numbers: int) -> bytes:
+        return b"".join(struct.pack("<I", number)[:3] for number in numbers)
+
+    frame = sides(4, 5, SIDE - 1, SIDE - 1, 100) + b"\2" + encoded(BLOCKS, "webp", quality=95)[12:]
+    parts = part(b"VP8X", b"\2\0\0\0" + sides(79, 69)) + part(b"ANIM", b"\xff\0\0\xff\0\0") + part(b"ANMF", frame) * 2
+    seen = shown(b"RIFF" + struct.pack("<I", 4 + len(parts)) + b"WEBP" + parts)
+    assert seen.shape == (70, 80, 3)
+    assert np.abs(seen[10 : 10 + SIDE, 8 : 8 + SIDE] - np.asarray(BLOCKS)).mean() < 12
+    assert seen[:10].min() == seen[:, :8].min() == 255
+
+
+@pytest.mark.parametrize("box", [(0, 0, SIDE, SIDE), (10, 6, 20, 30)])
+@pytest.mark.parametrize("blend", [0, 1])
+def test_the_default_image_of_an_animation_that_hides_it_is_not_shown(
+    box: tuple[int, int, int, int], blend: int
+) -> None:
+    left, top, width, height = box
+    frame = np.asarray(BLOCKS)[:height, :width]
+    content = zlib.compress(b"".join(b"\0" + row.tobytes() for row in frame))
+    control = struct.pack(">IIIIIHHBB", 0, width, height, left, top, 1, 1, 0, blend)
+    animated = chunk(b"fcTL", control) + chunk(b"fdAT", struct.pack(">I", 1) + content)
+    wanted = np.full((SIDE, SIDE, 3), 255)
+    wanted[top : top + height, left : left + width] = frame
+    black = np.zeros((SIDE, SIDE, 3), np.uint8)
+    assert np.array_equal(shown(png(black, chunk(b"acTL", struct.pack(">II", 1, 0)), animated)), wanted)
 
 
 @pytest.mark.parametrize("count", [b"\0\0", struct.pack(">II", 1, 0), struct.pack(">II", 2, 0)])
@@ -113,20 +192,23 @@ def test_an_animation_without_frames_is_its_default_image(count: bytes) -> None:
     assert np.array_equal(shown(png(np.asarray(BLOCKS), chunk(b"acTL", count))), np.asarray(BLOCKS))
 
 
-@pytest.mark.parametrize("depth", [1, 8])
+@pytest.mark.parametrize("depth", [1, 2, 4, 8, 16])
 def test_a_clear_gray_of_a_png_is_white(depth: int) -> None:
     top = 2**depth - 1
     values = np.arange(SIDE**2).reshape(SIDE, SIDE) * 257 % (top + 1)
     clear = int(values[3, 5])
-    wanted = np.where(values == clear, 255, values * 255 // top)
+    wanted = values >> 8 if depth == 16 else values * 255 // top
+    wanted = np.where(values == clear, 255, wanted)
     data = png(values, chunk(b"tRNS", struct.pack(">H", clear)), depth=depth, kind=0)
     assert np.array_equal(shown(data), np.repeat(wanted[..., None], 3, 2))
 
 
-def test_a_clear_colour_of_a_png_is_white() -> None:
-    values = np.asarray(BLOCKS)
-    wanted = np.where((values == values[9, 9]).all(-1)[..., None], 255, values)
-    assert np.array_equal(shown(png(values, chunk(b"tRNS", struct.pack(">3H", *values[9, 9])))), wanted)
+@pytest.mark.parametrize("depth", [8, 16])
+def test_a_clear_colour_of_a_png_is_white(depth: int) -> None:
+    values = np.asarray(BLOCKS).astype(int) * (256 if depth == 16 else 1) + (17 if depth == 16 else 0)
+    clear = values[9, 9]
+    wanted = np.where((values == clear).all(-1)[..., None], 255, np.asarray(BLOCKS))
+    assert np.array_equal(shown(png(values, chunk(b"tRNS", struct.pack(">3H", *clear)), depth=depth)), wanted)
 
 
 # Metadata -------------------------------------------------------------------------------------------------------------
@@ -203,6 +285,24 @@ def test_colours_by_a_profile_become_those_of_srgb(kind: str) -> None:
     assert np.abs(plain - as_is).mean() < 2
     for bad in (b"junk" * 99, made_profile()[:300]):
         assert np.array_equal(stored_pixels(encoded(image, kind.split()[-1], icc_profile=bad, **options)), as_is)
+
+
+def test_colours_of_a_png_by_numbers_become_those_of_srgb() -> None:
+    ramp = np.repeat(np.arange(256), 4).reshape(32, 32)
+    rows = np.repeat(ramp[..., None], 3, 2)
+    gamma = {number: chunk(b"gAMA", struct.pack(">I", number)) for number in (0, 45_455, 100_000, 60_000)}
+    p3 = chunk(b"cHRM", struct.pack(">8I", 31270, 32900, 68000, 32000, 26500, 69000, 15000, 6000))
+    as_is = stored_pixels(png(rows))
+    for same in (gamma[0], gamma[45_455], p3, chunk(b"sRGB", b"\0") + gamma[100_000]):
+        assert np.array_equal(stored_pixels(png(rows, same)), as_is)
+    for number in (100_000, 60_000):
+        light = (ramp / 255) ** (1e5 / number)
+        wanted = np.where(light <= 0.0031308, light * 12.92, 1.055 * light ** (1 / 2.4) - 0.055) * 255
+        for data in (png(rows, gamma[number]), png(ramp, gamma[number], kind=0)):
+            assert np.abs(stored_pixels(data)[..., 1] - wanted).max() <= 4
+    greens = np.full((32, 32, 3), (60, 160, 60))
+    # light of 2.2 by the matrix of CSS Color 4
+    assert np.abs(stored_pixels(png(greens, gamma[45_455] + p3)) - (0, 164, 35)).max() <= 3
 
 
 def test_a_profile_of_gray_counts_and_one_of_another_space_does_not() -> None:

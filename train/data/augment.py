@@ -15,7 +15,7 @@ import torch
 from PIL import ImageFile
 
 from altalign.filters import image_headers, pixels
-from altalign.filters.image_headers import DECODER_ERRORS
+from altalign.filters.readable import DECODER_ERRORS
 from altalign.train.data.order import of_visit
 from altalign.train.settings.data import DataSettings
 

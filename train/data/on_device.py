@@ -14,8 +14,8 @@ import torch
 from PIL import ExifTags, Image
 
 from altalign.errors import UsageError, bring, first_line
-from altalign.filters.image_headers import DECODER_ERRORS
-from altalign.filters.pixels import encoded
+from altalign.filters.jpegs import encoded
+from altalign.filters.readable import DECODER_ERRORS
 from altalign.train.data import augment
 from altalign.train.data.batches import Batch
 from altalign.train.settings.data import DataSettings

@@ -15,13 +15,13 @@ from torch import Tensor, nn
 
 from altalign import storage
 from altalign.errors import UsageError
-from altalign.eval.encoded import Encoder
+from altalign.eval.encoded import Encoder, Sharing
 from altalign.train.data import augment, tokenizer
 from altalign.train.data.batches import padded
 from altalign.train.data.tokenizer import CaptionTokenizer
 from altalign.train.model.dual_encoder import DualEncoder
 from altalign.train.run import checkpoints
-from altalign.train.run.ranks import Ranks, device_of
+from altalign.train.run.ranks import Ranks, device_of, share
 from altalign.train.settings.training import TrainConfig
 from altalign.train.settings.types import Device
 from altalign.train.step.learner import autocast, model_of
@@ -60,6 +60,7 @@ class Encoders:
             partial(augment.central, resize_px=resize, crop_px=crop, keep_aspect_ratio=keeps),
             short_side_px=resize,
             device=str(ranks.device),
+            sharing=sharing_of(ranks, crop),
         )
 
     def encode_image(self, images: Tensor) -> Tensor:
@@ -87,6 +88,24 @@ class Encoders:
 
     def _by_ranks(self, number: int, encoded: Callable[[slice], Tensor]) -> Tensor:
         return by_ranks(self._ranks, self.model, autocast(self.config.loop.precision, self.device), number, encoded)
+
+
+def sharing_of(ranks: Ranks, side_px: int) -> Sharing | None:
+    """How ranks share the decoding of square images of this side; None where there is one."""
+    if ranks.ranks == 1:
+        return None
+
+    def exchanged(own: Sequence[Tensor | None], number: int) -> list[Tensor | None]:
+        most = -(-number // ranks.ranks)
+        held = torch.zeros(most, 1 + 3 * side_px**2, dtype=torch.uint8)
+        for row, pixels in zip(held, own, strict=False):
+            if pixels is not None:
+                row[0], row[1:] = 1, pixels.permute(1, 2, 0).flatten()
+        parts = [part.cpu() for part in ranks.gathered(held.to(ranks.device))]
+        rows = [row for rank, part in enumerate(parts) for row in part[: len(share(number, rank, ranks.ranks))]]
+        return [row[1:].view(side_px, side_px, 3).permute(2, 0, 1) if row[0] else None for row in rows]
+
+    return Sharing(lambda number: share(number, ranks.rank, ranks.ranks), exchanged)
 
 
 def by_ranks(

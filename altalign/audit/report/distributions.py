@@ -86,7 +86,7 @@ class Measured(NamedTuple):
 
     def where(self, chosen: Truths) -> "Measured":
         """Some of the values."""
-        return Measured(*(column[chosen] for column in self))
+        return Measured(self.values[chosen], self.rows[chosen], self.passes_others[chosen])
 
 
 TEXT = Names("candidates", "pass every text rule", "fail a text rule")
