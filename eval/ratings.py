@@ -233,10 +233,8 @@ def word_similarity(pairs: Sequence[WordPair], encode_word: Callable[[list[str]]
     with torch.no_grad():
         encoded = [encode_word(words[first : first + ENCODED_TOGETHER]) for first in firsts]
     vectors = functional.normalize(torch.cat(encoded).double(), dim=1).cpu()
-    first, second = (
-        vectors[[place[word] for word in side]]
-        for side in zip(*((pair.first, pair.second) for pair in pairs), strict=True)
-    )
+    first = vectors[[place[pair.first] for pair in pairs]]
+    second = vectors[[place[pair.second] for pair in pairs]]
     outcomes = {"cosine": (first * second).sum(1).numpy(), "rating": np.array([pair.rating for pair in pairs])}
     facts = {"pairs": len(pairs)}
     for name in sorted({name for pair in pairs for name in pair.subsets}):

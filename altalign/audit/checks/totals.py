@@ -160,7 +160,7 @@ def check_counts(run: RunFolder, manifest: Manifest, findings: Findings) -> Coun
         entries = rows.table(run.path("counts.parquet"), COUNTS).to_pylist()
         if wrong := [row for row in entries if not (row["rows"] or 0) > 0]:
             raise UnreadableError("counts.parquet: rows = {rows} of {stage}, {reason}".format(**wrong[0]))
-        counts = Counts.from_json(row.values() for row in entries)
+        counts = Counts.from_json([*row.values()] for row in entries)
         findings.saw("counts", len(entries))
         stages = counts.stages_of_run()
         try:
