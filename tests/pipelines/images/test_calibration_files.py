@@ -66,7 +66,7 @@ DAMAGES: dict[str, tuple[Callable[[Path], object], str]] = {
     "no mean": (lambda folder: (folder / "map_mean.npy").unlink(), "map_mean.npy"),
     "a map of floats": (
         lambda folder: arrays.save(str(folder / "map_mean.npy"), np.zeros(embed.COEFFICIENTS)),
-        "its map is none: float64 of shape",
+        "its map or its centroids are none: float64 of shape",
     ),
     "other dimensions": (
         lambda folder: arrays.save(str(folder / "centroids.npy"), np.zeros((3, 9), np.int16)),
@@ -78,7 +78,7 @@ DAMAGES: dict[str, tuple[Callable[[Path], object], str]] = {
     ),
     "centroids too long": (
         lambda folder: arrays.save(str(folder / "centroids.npy"), np.full((3, 8), 32_767, np.int16)),
-        "its map or its centroids are none: the norm",
+        "its map or its centroids are none: a norm of 92,679",
     ),
     "a threshold in words": (
         lambda folder: rewrite(folder, similarity_above="high"),

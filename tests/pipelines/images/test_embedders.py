@@ -173,7 +173,7 @@ def test_a_toml_that_does_not_fit_is_named(onnx_model: Path, line: str, message:
     [
         (WEIGHTS * np.float32(1e38), "equal, empty or not finite"),
         (WEIGHTS * 0, "of two different pictures are equal, empty or not finite"),
-        (np.ones((144, 4098)), r"d from 1 to 4,096; these have \(1, 4098\)"),
+        (np.ones((144, 4098)), r"features of shape \(1, 4098\), not \(n, d\) with d from 1 to 4,096"),
     ],
 )
 def test_a_model_whose_features_cannot_be_compared_is_refused(
