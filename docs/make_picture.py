@@ -1,6 +1,6 @@
 """Writes the README's picture, docs/images/report.png, from the report of the demo: `make curate`, then run this.
 
-Chromium draws the page. The picture keeps its head with the strip of pictures, the funnel, and the reasons of `judge`
+Chromium draws the page. The picture keeps its head, the funnel, and the reasons of `judge`
 without their samples.
 """
 
@@ -13,7 +13,7 @@ from playwright.sync_api import sync_playwright
 ROOT = Path(__file__).parents[1]
 REPORT, PICTURE = ROOT / "runs/demo/report.html", ROOT / "docs/images/report.png"
 HIDDEN = """
-    nav, .eyebrow, .know, .note, .examples, .strip .label:has(bdi), main > section:not(#funnel, #reasons),
+    nav, .eyebrow, .know, .note, .examples, main > section:not(#funnel, #reasons),
     #reasons > :not(#reasons-title, #reasons-judge, #reasons-judge + *) { display: none !important }
     .page, header.top, section, h2, h3 { margin-bottom: 0 !important; padding-bottom: 6px !important }
     section { margin-top: 16px !important; padding-top: 16px !important }

@@ -47,7 +47,7 @@ GIVEN_BY = {
     DropReason.HTTP_NOT_ASKED: "pipelines/web/calls.py: Fetch.reason",
     DropReason.HTTP_UNREACHABLE: "pipelines/web/transport.py: _failed",
     DropReason.HTTP_BROKEN: "pipelines/web/transport.py: _failed",
-    DropReason.HTTP_TOO_LARGE: "pipelines/web/transport.py: Transport._answer",
+    DropReason.HTTP_TOO_LARGE: "pipelines/web/transport.py: Transport._body",
     DropReason.HTTP_OPT_OUT: "pipelines/web/transport.py: Transport._answer",
     DropReason.HTTP_REFUSED: "pipelines/web/fetching.py: Fetching._admitted",
     DropReason.URL_BLOCKED: "pipelines/stages/fetch.py: _excluded",

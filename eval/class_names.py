@@ -51,6 +51,8 @@ class Classes:
             return Classes(self.names, tuple(name.replace(" ", "_") for name in self.names))
         are_numbers = all(map(str.isdecimal, folders))
         if are_numbers and (self.ids or 0 in map(int, folders)):  # ImageNet-V2's begin with 0
+            if len(set(map(int, folders))) < len(folders):
+                raise UsageError(f"{where}: two folders of one number; call folders by the names of classes")
             return self
         if len(folders) == len(self.names) and not self.ids:
             parts = {name: re.split("([0-9]+)", name) for name in folders}

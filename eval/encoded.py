@@ -172,7 +172,7 @@ class Features:
             # a zip, which has a checksum of each array
             with Path(storage.mappable(path)).open("rb") as file, np.load(file) as kept:
                 return torch.from_numpy(kept["embeddings"]).to(self.encoder.device), kept["undecodable"].tolist()
-        except (OSError, EOFError, ValueError, KeyError, BadZipFile, UnreadableError):
+        except (OSError, EOFError, ValueError, KeyError, RuntimeError, BadZipFile, UnreadableError):
             embeddings, undecodable = encode()  # not there, or damaged
         with storage.write(path) as file:
             np.savez(file, embeddings=embeddings.cpu().numpy(), undecodable=np.array(undecodable, np.int64))

@@ -239,7 +239,7 @@ def labelled_set(
         classes = classes.in_folders(own.ids, path)
     whole, left_out = list[tuple[str, Place, int | str]](), {NO_IMAGE: list[str](), NO_LABEL: list[str]()}
     for identity, place, label in _labelled_rows(kind, path, files, image_column, label_column):
-        if identity is None or label is None:
+        if identity is None or label is None or label == "":
             left_out[NO_IMAGE if identity is None else NO_LABEL].append(place.name)
         else:
             whole.append((identity, place, label))

@@ -1,9 +1,9 @@
-"""Memory for kernels: loads and stores at an address, unaligned, little-endian and unchecked; and UTF-8 in it.
+"""Memory for kernels: loads and stores at an address, unaligned, little-endian and unchecked.
 
 Numba counts references at every call that passes an array, which costs more than most of our kernels do. So a kernel
 takes the addresses of its arrays once and passes those to its helpers. The caller makes sure that the bytes are there
 and stay alive (kernels copy what they read to scratch memory with PADDING behind it). Numba's cache does not notice
-that a helper in another file changed: after an edit here, remove the `*.nbi` files.
+that a helper in another file changed: after an edit here or in utf8.py, remove the `*.nbi` files.
 """
 
 from collections.abc import Callable, Sequence
@@ -91,7 +91,11 @@ def _comparing(operator: str) -> Any:
     def write(builder: Builder, address: Any, at: Any, byte: Any) -> ir.Value:
         pointer = builder.bitcast(_pointer(builder, address, at, 8), BYTES_64.as_pointer())
         chunk, every = builder.load(pointer, align=1), on_all_lanes(builder, byte, 64)
-        return builder.bitcast(builder.icmp_unsigned(operator, chunk, every), WORD)
+        if operator == "&":
+            holds = builder.icmp_unsigned("!=", builder.and_(chunk, every), ir.Constant(BYTES_64, None))
+        else:
+            holds = builder.icmp_unsigned(operator, chunk, every)
+        return builder.bitcast(holds, WORD)
 
     return _instruction(types.uint64(types.intp, types.intp, types.uint8), write)
 
@@ -99,19 +103,24 @@ def _comparing(operator: str) -> Any:
 load8, load16, load32 = (_loading(bits, types.int64) for bits in (8, 16, 32))  # unsigned
 load64 = _loading(64, types.uint64)
 store8, store64 = _storing(8, types.int64), _storing(64, types.uint64)
-equal64, below64 = map(_comparing, ("==", "<"))
+any_bit64, equal64, below64 = map(_comparing, ("&", "==", "<"))  # bytes that have one of the bits, equal, are less
 
-# `copy(to, source, size)`: from one address to another, which must not overlap
+# `copy(to, source, size)`: from one address to another, which must not overlap; `fill(to, size, byte: uint8)`.
 copy = _instruction(
     types.void(types.intp, types.intp, types.intp),
     lambda builder, to, source, size: cgutils.raw_memcpy(
         builder, builder.inttoptr(to, BYTE.as_pointer()), builder.inttoptr(source, BYTE.as_pointer()), size, 1
     ),
 )
-# `first_bit(bits: uint64)`: the place of the lowest bit that is set, 64 where none is
+fill = _instruction(
+    types.void(types.intp, types.intp, types.uint8),
+    lambda builder, to, size, byte: cgutils.memset(builder, builder.inttoptr(to, BYTE.as_pointer()), size, byte),
+)
+# `first_bit(bits: uint64)`: the place of the lowest bit that is set, 64 where none is; `count_bits(bits: uint64)`.
 first_bit = _instruction(
     types.intp(types.uint64), lambda builder, bits: builder.cttz(bits, ir.Constant(ir.IntType(1), 0))
 )
+count_bits = _instruction(types.intp(types.uint64), lambda builder, bits: builder.ctpop(bits))
 
 
 @intrinsic
@@ -140,67 +149,3 @@ def first64(count: int) -> np.uint64:
 def between64(address: int, at: int, least: np.uint8, end: np.uint8) -> np.uint64:
     """Which of 64 bytes are at least `least` and less than `end`; bit 0 is the first."""
     return below64(address, at, end) & ~below64(address, at, least)
-
-
-# UTF-8 ----------------------------------------------------------------------------------------------------------------
-
-INVALID = -1  # "code point" of a byte that begins no valid sequence
-
-
-@njit(nogil=True)
-def decode(data: int, at: int, end: int) -> tuple[int, int]:
-    """Code point and length of the sequence that is at `at` and ends by `end`; (INVALID, 1) if it is not valid UTF-8.
-
-    Validity is Python's: no surrogates, no overlong forms, nothing above U+10FFFF.
-    """
-    lead = load8(data, at)
-    if lead < 0x80:
-        return lead, 1
-    second = load8(data, at + 1) ^ 0x80 if at + 1 < end else 0xFF
-    if second >= 0x40 or lead < 0xC2:
-        return INVALID, 1
-    if lead < 0xE0:
-        return (lead & 0x1F) << 6 | second, 2
-    third = load8(data, at + 2) ^ 0x80 if at + 2 < end else 0xFF
-    if third >= 0x40:
-        return INVALID, 1
-    if lead < 0xF0:
-        point = (lead & 0xF) << 12 | second << 6 | third
-        return (point, 3) if point >= 0x800 and point >> 11 != 0x1B else (INVALID, 1)
-    fourth = load8(data, at + 3) ^ 0x80 if at + 3 < end else 0xFF
-    point = (lead & 0xF) << 18 | second << 12 | third << 6 | fourth
-    return (point, 4) if fourth < 0x40 and 0x10000 <= point < 0x110000 else (INVALID, 1)
-
-
-@njit(nogil=True)
-def encode(point: int, text: int, at: int) -> int:
-    """Write a code point; returns the number of bytes."""
-    if point < 0x80:
-        store8(text, at, point)
-        return 1
-    if point < 0x800:
-        store8(text, at, 0xC0 | point >> 6)
-        store8(text, at + 1, 0x80 | point & 0x3F)
-        return 2
-    if point < 0x10000:
-        store8(text, at, 0xE0 | point >> 12)
-        store8(text, at + 1, 0x80 | point >> 6 & 0x3F)
-        store8(text, at + 2, 0x80 | point & 0x3F)
-        return 3
-    store8(text, at, 0xF0 | point >> 18)
-    store8(text, at + 1, 0x80 | point >> 12 & 0x3F)
-    store8(text, at + 2, 0x80 | point >> 6 & 0x3F)
-    store8(text, at + 3, 0x80 | point & 0x3F)
-    return 4
-
-
-@njit(nogil=True)
-def place_of(point: int, blocks: int) -> int:
-    """The place of a code point in the columns of the Unicode table (`unicode_data.UnicodeTable`)."""
-    return load16(blocks, (point >> 6) * 2) << 6 | point & 63
-
-
-@njit(nogil=True)
-def entry_of(point: int, blocks: int, entries: int) -> int:
-    """The code point's entry in the Unicode table; 0, which is no class, for INVALID."""
-    return load32(entries, place_of(point, blocks) * 4) if point >= 0 else 0

@@ -1,6 +1,6 @@
 """Cleans captions: decodes entities, removes controls, makes text NFC and white space single spaces (product.md, 3).
 
-Most captions are clean as they come. A kernel finds the rows that may not be, which `one_caption`
+Most captions are clean as they come. A kernel reads every byte and finds the rows that may not be, which `one_caption`
 cleans; a batch without such rows is returned as it is.
 """
 
@@ -14,9 +14,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numba import njit
 
-from altalign.filters import one_caption, unicode_data
-from altalign.filters.bits import Bytes, Longs, address_of, decode, entry_of, load8, place_of
+from altalign.filters import bits, one_caption, unicode_data
+from altalign.filters.bits import Bytes, Longs, address_of, below64, equal64
 from altalign.filters.unicode_data import COMBINING, CONTROL, NFC_CHECK, WHITE_SPACE, UnicodeTable
+from altalign.filters.utf8 import decode, entry_of, place_of
 from altalign.filters.words import text_buffers
 
 REFERENCE = re.compile(
@@ -113,40 +114,61 @@ def _with(captions: pa.StringArray, rows: list[int], texts: list[str]) -> pa.Str
         raise ValueError("captions of one batch hold more than 2 GiB: use smaller batches") from error
 
 
+# First bytes of U+00C0 to U+02FF and of U+0400 to U+047F, each range with the byte after its last. These code points
+# are in none of the classes that matter here.
+_LATIN, _LATIN_END, _CYRILLIC, _CYRILLIC_END = np.uint8(0xC3), np.uint8(0xCC), np.uint8(0xD0), np.uint8(0xD2)
+_SPACE, _DELETE, _HIGH, _FIRST_LEAD = np.uint8(0x20), np.uint8(0x7F), np.uint8(0x80), np.uint8(0xC0)
+_ONE = np.uint64(1)
+
+
 @njit(nogil=True, cache=True)
 def _find_doubtful(data: Bytes, offsets: Longs, table: UnicodeTable, is_doubtful: npt.NDArray[np.bool_]) -> bool:
     """Fill `is_doubtful` (bool[n]): rows that may not be clean, or are not UTF-8. Returns whether there are any."""
-    any_is, text = False, address_of(data)
-    blocks, entries, combining = address_of(table.blocks), address_of(table.entries), address_of(table.combining)
+    any_is, of_unicode = False, (address_of(table.blocks), address_of(table.entries), address_of(table.combining))
+    edge = np.empty(128, np.uint8)  # copy of the last bytes, so that nothing behind them is read
+    edge_from = max(0, data.size - 64)
+    bits.copy(address_of(edge), address_of(data) + edge_from, data.size - edge_from)
     for row in range(len(is_doubtful)):
-        is_doubtful[row] = _is_doubtful(text, offsets[row], offsets[row + 1], blocks, entries, combining)
+        start, end = offsets[row], offsets[row + 1]
+        is_doubtful[row] = _is_doubtful(address_of(data), data.size, address_of(edge), start, end, *of_unicode)
         any_is |= is_doubtful[row]
     return any_is
 
 
 @njit(nogil=True)
-def _is_doubtful(text: int, start: int, end: int, blocks: int, entries: int, combining: int) -> bool:
-    at, mark_class, is_after_space = start, 0, True  # the begin counts as a space
-    while at < end:
-        byte = load8(text, at)
-        if byte < 0x80:
-            is_space = byte == 0x20
-            if byte < 0x20 or byte == 0x7F or (is_space and is_after_space):
-                return True
-            at, mark_class, is_after_space = at + 1, 0, is_space
-            continue
-        # U+00C0 to U+02FF and U+0400 to U+047F are in none of the classes below
-        if (0xC3 <= byte < 0xCC or 0xD0 <= byte < 0xD2) and at + 1 < end and load8(text, at + 1) & 0xC0 == 0x80:
-            at, mark_class, is_after_space = at + 2, 0, False
-            continue
-        point, length = decode(text, at, end)
-        entry = entry_of(point, blocks, entries)
-        if point < 0 or entry & (CONTROL | WHITE_SPACE | NFC_CHECK):
+def _is_doubtful(
+    data: int, size: int, edge: int, start: int, end: int, blocks: int, entries: int, combining: int
+) -> bool:
+    stray = 0  # continuation bytes less those that code points have; 0 at the end if all is valid
+    mark_end, mark_class = np.int64(-1), np.int64(0)  # of the last combining mark
+    before = _ONE  # the last byte was a space; the row's begin counts as one
+    for chunk in range(start, end, 64):
+        source, base = (data, chunk) if chunk + 64 <= size else (edge, chunk - max(0, size - 64))
+        row = bits.first64(end - chunk)
+        spaces = equal64(source, base, _SPACE) & row
+        controls = (below64(source, base, _SPACE) | equal64(source, base, _DELETE)) & row
+        if controls | spaces & (spaces << _ONE | before):
             return True
-        order = 0
-        if entry & COMBINING:  # UAX #15, section 9: marks side by side are in the order of their classes
-            order = load8(combining, place_of(point, blocks))
-            if order < mark_class:
+        before = spaces >> np.uint64(63)
+        high = bits.any_bit64(source, base, _HIGH) & row
+        if high == 0:
+            continue
+        leads = ~below64(source, base, _FIRST_LEAD) & high
+        plain = bits.between64(source, base, _LATIN, _LATIN_END)
+        plain = (plain | bits.between64(source, base, _CYRILLIC, _CYRILLIC_END)) & (high ^ leads) >> _ONE
+        stray += bits.count_bits(high ^ leads) - bits.count_bits(plain)
+        leads &= ~plain
+        while leads:
+            at = chunk + bits.first_bit(leads)
+            leads &= leads - _ONE
+            point, length = decode(data, at, end)
+            stray -= length - 1
+            entry = entry_of(point, blocks, entries)
+            if point < 0 or entry & (CONTROL | WHITE_SPACE | NFC_CHECK):
                 return True
-        at, mark_class, is_after_space = at + length, order, False
-    return is_after_space and end > start
+            if entry & COMBINING:  # UAX #15, section 9: marks side by side are in the order of their classes
+                order = bits.load8(combining, place_of(point, blocks))
+                if mark_end == at and order < mark_class:
+                    return True
+                mark_end, mark_class = at + length, order
+    return stray != 0 or (end > start and bits.load8(data, end - 1) == _SPACE)

@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from altalign.filters import words
 from altalign.filters.one_caption import BIGRAM, MIX_1, MIX_2
-from altalign.filters.words import STEP_1
+from altalign.filters.word_kernels import STEP_1
 
 WORDS_AT_MOST = 8  # of an entry; longer ones are refused by `Entries.from_lines`
 _ROWS = 8_192  # whose n-grams are in memory at a time

@@ -13,8 +13,9 @@ import pyarrow.compute as pc
 from numba import njit
 
 from altalign.filters import unicode_data
-from altalign.filters.bits import Bytes, Longs, address_of, decode, entry_of
+from altalign.filters.bits import Bytes, Longs, address_of
 from altalign.filters.unicode_data import CODE_POINTS, LETTER, UnicodeTable
+from altalign.filters.utf8 import decode, entry_of
 from altalign.filters.words import text_buffers
 
 NONE = "none"  # no letter has a script of its own

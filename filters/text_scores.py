@@ -11,8 +11,9 @@ import pyarrow as pa
 from numba import njit
 
 from altalign.filters import unicode_data, words
-from altalign.filters.bits import Bytes, Hashes, Longs, address_of, decode, entry_of
+from altalign.filters.bits import Bytes, Hashes, Longs, address_of
 from altalign.filters.unicode_data import FOLD, LETTER, UnicodeTable
+from altalign.filters.utf8 import decode, entry_of
 
 STEPS = 4096  # of a share
 

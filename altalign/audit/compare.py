@@ -8,6 +8,7 @@ import json
 import sys
 from collections import Counter
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,6 +22,7 @@ from altalign.audit import rows
 from altalign.audit.run_folder import RunFolder
 from altalign.data.reasons import KEPT, REASONS, DropReason, Stage
 from altalign.data.stages import own_files
+from altalign.errors import AltalignError
 from altalign.machine import interrupts
 from altalign.settings.common import flatten
 from altalign.terminal import many, shown
@@ -112,7 +114,9 @@ class Comparison:
         return self._table("examples")
 
     def _table(self, name: str) -> pa.Table:
-        return pa.table({column: [row[column] for row in self.tables[name]] for column in _TABLES[name]})
+        numbers = {"counts": ("a", "b"), "verdicts": ("pairs",)}.get(name, ())
+        kinds = [(column, pa.int64() if column in numbers else pa.string()) for column in _TABLES[name]]
+        return pa.Table.from_pylist(self.tables[name], pa.schema(kinds))
 
     def to_json(self) -> dict[str, Any]:
         """All of it, as `altalign audit RUN_A RUN_B --json` prints it; what two runs have is a list of two."""
@@ -131,7 +135,8 @@ class Comparison:
             interrupts.check()
             data = None
             if place := self.places.get(each["key"]):
-                data = picture(storage.read_range(*place), pixels_at_most=self.pixels_at_most)
+                with suppress(AltalignError):  # no memory for it: a page without this picture
+                    data = picture(storage.read_range(*place), pixels_at_most=self.pixels_at_most)
             is_nsfw = any(each[side].endswith(f": {image.image_nsfw.name}") for side in ("from", "to"))
             card = {"pair": each, "picture": frame.data_uri(data) if data else None, "is_nsfw": is_nsfw}
             cards.setdefault((each["from"], each["to"]), []).append(card)
@@ -259,7 +264,7 @@ def _joined(
         return names[before] or absent[0], names[after] or absent[1]
 
     of_pairs = [(*named(before, after), pairs) for before, after, pairs, _ in cells]
-    examples = [(*named(*cell[:2]), key, *strings[key]) for key, cell in changed.items()]
+    examples = [(*named(*cell[:2]), key, *strings[key]) for key, cell in changed.items() if key in strings]
     return of_pairs, examples, places
 
 

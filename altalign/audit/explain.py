@@ -72,6 +72,8 @@ def conditions(
         named = pc.match_substring_regex(name, f"(^|[:/#]){re.escape(source_key)}$")
         # A broken record has no name, but its file; that of a caption differs from its image's by the ending alone.
         file = source_key.rpartition("#")[0] or source_key
+        if not PurePosixPath(file).name:
+            raise UsageError(f"--source-key {source_key!r}: no name of a file or a row; give one")
         ending = rf"(^|/)({re.escape(file)}|{re.escape(str(PurePosixPath(file).with_suffix('')))}\.\w+)$"
         of_file = pc.match_substring_regex(pc.field("file"), ending)
         return [

@@ -128,6 +128,8 @@ def score(argv: Sequence[str]) -> int:
     arguments, flags = parser.parse(argv)
     if arguments.clusters:
         parser.only(arguments, "--clusters", "clusters", "embedder")
+        if flags:
+            raise UsageError(f"-- {flags[0]}: clusters are made in this process; leave flags for Beam out")
         startup.place_kernels()
         from altalign.pipelines.near import shard_images
 

@@ -6,6 +6,7 @@ colours/train/red/000.webp …      colours/test/…
 python -m altalign.demo.classes FOLDER
 """
 
+import shutil
 import sys
 from pathlib import Path
 from random import Random
@@ -19,13 +20,15 @@ IMAGES = {"train": 40, "test": 20}  # of each class
 
 def write(folder: Path, *, seed: int = 7) -> None:
     """Write both sets; the same seed gives the same bytes."""
-    rng = Random(seed)
+    rng, partial = Random(seed), folder.with_name(f"{folder.name}.partial")
+    shutil.rmtree(partial, ignore_errors=True)  # what was broken off
     for kind, classes in (("shapes", SHAPES), ("colours", list(COLOURS))):
         for split, number in IMAGES.items():
             for name in classes:
-                (folder / kind / split / name).mkdir(parents=True)
+                (partial / kind / split / name).mkdir(parents=True)
                 for place in range(number):
-                    (folder / kind / split / name / f"{place:03}.webp").write_bytes(_picture(kind, name, rng))
+                    (partial / kind / split / name / f"{place:03}.webp").write_bytes(_picture(kind, name, rng))
+    partial.rename(folder)
 
 
 def _picture(kind: str, name: str, rng: Random) -> bytes:

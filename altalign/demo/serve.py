@@ -63,6 +63,8 @@ def server(folder: Path, port: int = 0) -> "DemoServer":
     try:
         return DemoServer(folder, port)
     except OSError as error:
+        if error.filename:  # of the index
+            raise
         reason = (error.strerror or "").lower()
         raise UsageError(f"port {port} of {_ADDRESS}: {reason}; choose another with --port") from error
 

@@ -87,6 +87,8 @@ class InputSettings(Settings):
         if self.keep_columns and (self.kind in ("warc", "wat") or self.caption_pattern):
             what = "a caption_pattern" if self.caption_pattern else f'kind = "{self.kind}"'
             raise ValueError(f"keep_columns: {what} has no columns; leave it out")
+        if wrong := twice(self.keep_columns):
+            raise ValueError(f'keep_columns: "{wrong}" is named twice; name it once')
         if self.captions and self.caption_pattern:
             raise ValueError("captions and caption_pattern are both given; captions come from one of them")
         return self

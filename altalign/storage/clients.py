@@ -37,6 +37,11 @@ def client(place: Place, *, in_parts: bool = False) -> pafs.FileSystem:
     return _client(place.scheme, place.bucket, os.getpid(), in_parts=in_parts)
 
 
+def forget_clients() -> None:
+    """Forget all clients, so that the next request reads the environment again."""
+    _client.cache_clear()
+
+
 @cache
 # clients have threads, which a forked process has not
 def _client(scheme: str, bucket: str, _process: int, *, in_parts: bool) -> pafs.FileSystem:
@@ -112,40 +117,59 @@ def probe(place: Place) -> None:
         raise OSError("NoSuchBucket")
 
 
-# Arrow's errors have no code, only words: what the first row says whose pattern is in them
+# Arrow's errors have no code, only words: what the first row says whose pattern is in "SCHEME: WORDS"
 _TROUBLES = {
-    r"StorageFull|QuotaExceeded|InsufficientStorage|NotEnoughSpace|status 507": "no space left in the store; make room",
+    r"StorageFull|QuotaExceeded|InsufficientStorage|NotEnoughSpace|status 507": (
+        "no space left in the store{at} ({reason}); make room and run the same command again, it continues"
+    ),
     r"NO_SUCH_BUCKET|NoSuchBucket|bucket does not exist|The specified bucket": (
-        "there is no such bucket; make it, or give another"
+        "there is no bucket {bucket}{at}; make it, or give another"
     ),
     r"NETWORK_CONNECTION|curlCode|UNAVAILABLE|Could not resolve|connect|REQUEST_TIMEOUT|timed? ?out": (
-        "the store does not answer; look at the network and AWS_ENDPOINT_URL"
+        "the store{at} does not answer ({reason}); look at the network and {endpoint}, and run the same command again"
     ),
-    r"HeaderMalformed|PermanentRedirect|HTTP status (301|400)|IllegalLocationConstraint|region": (
-        "the store refuses the region; set AWS_REGION to that of the bucket"
+    r"^s3: .*(HeaderMalformed|PermanentRedirect|HTTP status (301|400)|IllegalLocationConstraint|region)": (
+        "the store{at} refuses the region ({reason}); set AWS_REGION to that of s3://{bucket}"
     ),
     r"ACCESS_DENIED|SIGNATURE|INVALID_ACCESS_KEY|InvalidAccessKeyId|UserNotFound|INVALID_CLIENT_TOKEN|Expired_?Token"
     r"|EXPIRED|\b40[13]\b|PERMISSION|UNAUTH|credentials": (
-        "access denied; give credentials that may list, read, write and delete (AWS_ACCESS_KEY_ID and "
-        "AWS_SECRET_ACCESS_KEY, AWS_PROFILE, or GOOGLE_APPLICATION_CREDENTIALS)"
+        "access denied{at} ({reason}); {credentials}, of one who may list, read, write and delete there"
     ),
-    "": "the store refuses; put that right",
+    "": "the store{at} refuses ({reason}); put that right and run the same command again, it continues",
+}
+# of the endpoint, and of credentials
+_VARIABLES = {
+    "s3": ("AWS_ENDPOINT_URL", "set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or AWS_PROFILE"),
+    "gs": (
+        "STORAGE_EMULATOR_HOST",
+        "set GOOGLE_APPLICATION_CREDENTIALS, or log in with gcloud auth application-default login",
+    ),
 }
 
 
 def trouble(error: BaseException, path: str) -> AltalignError:
     """The message for a client's error: what, where, what to do."""
-    place, message = Place.parse(path), first_line(error)
+    place, message = Place.parse(path), _message(error)
     if "No response body" in message:  # an answer to HEAD has no reason in it; one to a list has
         try:
             probe(place)
         except (OSError, pa.ArrowException) as reason:
-            message = first_line(reason)
-    text = next(text for pattern, text in _TROUBLES.items() if re.search(pattern, message, re.IGNORECASE))
-    what, _, repair = text.partition("; ")
-    where = f" at {endpoint}" if (endpoint := _endpoint(place.scheme)) else ""
-    error_of = FullDiskError if what.startswith("no space") else StoreError
-    message = re.sub(r"^.* operation: (?!No response)| \(Request ID: [^)]*\)|; Details: .*", "", message)
-    message = re.sub(r"^Unable to parse ExceptionName: \w+ Message: ", "", message.rpartition("AWS Error ")[2])
-    message = message.strip().rstrip(".")
-    return error_of(f"{path}: {what}{where} ({message}); {repair}, and run the same command again")
+            message = _message(reason)
+    words = f"{place.scheme}: {message}"
+    text = next(text for pattern, text in _TROUBLES.items() if re.search(pattern, words, re.IGNORECASE))
+    endpoint = _endpoint(place.scheme)
+    variable, credentials = _VARIABLES[place.scheme]
+    text = text.format(
+        at=f" at {endpoint}" if endpoint else "",
+        reason=re.sub(r"^.* operation: (?:\w+ Message: )?(?!No response body)", "", message),
+        bucket=place.bucket,
+        endpoint=variable,
+        credentials=credentials,
+    )
+    return (FullDiskError if text.startswith("no space") else StoreError)(f"{path}: {text}")
+
+
+def _message(error: BaseException) -> str:
+    """The store's own message, shortened."""
+    line = first_line(error).rpartition("AWS Error ")[2]
+    return re.sub(r" \(Request ID: [^)]*\)|Unable to parse ExceptionName: |; Details: .*", "", line).strip().rstrip(".")

@@ -9,9 +9,10 @@ import os
 import re
 import shutil
 import tempfile
+import threading
 import time
 from collections.abc import Iterator
-from concurrent.futures import wait
+from concurrent.futures import Future, wait
 from contextlib import contextmanager, suppress
 from pathlib import Path, PurePosixPath
 from typing import IO, Any, BinaryIO, Literal, cast
@@ -20,20 +21,18 @@ import pyarrow as pa
 import pyarrow.fs as pafs
 
 from altalign.errors import StoreError, UsageError
-from altalign.machine.threads import done
 from altalign.storage import clients, local
 from altalign.storage.clients import asking, client, each, threads
 from altalign.storage.paths import Place, Stamp, absolute
 
 _Kind = Literal["file", "folder", "missing"]
-_KINDS: dict[pafs.FileType, _Kind] = {pafs.FileType.File: "file", pafs.FileType.Directory: "folder"}
 
 ONE_REQUEST_BYTES = 5 << 20  # what is larger waits in a temporary file, and goes over in parts, several at a time
 # such uploads: in S3 each has several parts under way, and two keep all of Arrow's 8 threads busy
 _LARGE_AT_ONCE = {"s3": 2, "gs": 8}
 _COPIED_BYTES = 40 << 20  # of an upload at a time: Arrow copies each of its parts, of 10 MB, before it sends them
 _COPIED_BYTES_AT_MOST = 5 << 30  # of S3's request CopyObject
-SENT_EVERY_S = 20.0  # after the last time, a growing file
+SENT_EVERY_S, SENT_WITHIN_S = 5.0, 60.0  # a growing file
 LEASE_S = 120.0  # of a ticket
 _KNOWN_FOR_S = 60.0
 
@@ -81,11 +80,20 @@ def kind(path: str) -> _Kind:
     if not place.key:
         return "folder"
     with asking(path):
-        return _KINDS.get(client(place).get_file_info(place.name).type, "missing")
+        return _kind_of(client(place).get_file_info(place.name))
+
+
+def _kind_of(info: pafs.FileInfo) -> _Kind:
+    return "folder" if info.type == pafs.FileType.Directory else "file" if info.is_file else "missing"
 
 
 def exists(path: str) -> bool:
-    return kind(path) == "file"
+    """One request, where `kind` may take two."""
+    try:
+        OpenObject(path)
+    except FileNotFoundError:
+        return False
+    return True
 
 
 def stamp(path: str) -> Stamp:
@@ -136,14 +144,15 @@ def find(pattern: str) -> list[str]:
     kinds: dict[str, _Kind] = {}
     for info in listed(f"{scheme}://{'/'.join(parts[:plain])}", is_recursive=is_deep):
         kinds |= dict.fromkeys((str(folder) for folder in PurePosixPath(info.path).parents), "folder")
-        kinds[info.path] = _KINDS.get(info.type, "missing")
+        kinds[info.path] = _kind_of(info)
     # as in the module glob, `**` within a name is `*`, and only a point matches a leading point
     rest = [part if part == "**" else re.sub(r"\*+", "*", part) for part in parts[plain:]]
-    matches, has_hidden = re.compile(glob_translate("/".join(rest))), any(part.startswith(".") for part in rest)
+    pattern, has_hidden = glob_translate("/".join(rest)), any(part.startswith(".") for part in rest)
     hits = []
     for name, kind_of_name in kinds.items():
-        below = "/".join(name.split("/")[plain:])
-        if below and matches.match(below) and (has_hidden or "/." not in f"/{below}"):
+        below = name.split("/")[plain:]
+        is_hidden = any(part.startswith(".") for part in below)
+        if below and re.match(pattern, "/".join(below)) and (has_hidden or not is_hidden):
             hits.append(f"{scheme}://{name}")
             _LISTED[hits[-1]] = time.monotonic(), kind_of_name
     return sorted(hits)
@@ -220,7 +229,7 @@ def _check_held(path: str) -> None:
 def _put(place: Place, data: pa.Buffer) -> None:
     """One request, or an upload in parts, after which the store is asked how many bytes it has."""
     is_large = data.size > ONE_REQUEST_BYTES
-    # by the name, what ends in .gz would be compressed
+    # else by the name: what ends in .gz would be compressed
     stream = client(place, in_parts=is_large).open_output_stream(place.name, compression=None)
     try:
         for begin in range(0, data.size, _COPIED_BYTES):
@@ -238,24 +247,40 @@ def _put(place: Place, data: pa.Buffer) -> None:
 
 
 class GrowingObject(local.GrowingFile):
-    """A file that grows in a store, which cannot append: bytes wait in a local file, and all of it goes up anew."""
+    """A file that grows in a store, which cannot append: bytes wait in a local file, and all of it goes up anew.
+
+    That is 5 seconds after the last time, or ten times as long as it took, a minute at most; a kill loses the rest.
+    """
 
     def __init__(self, path: str, file: IO[bytes], size: int):
         super().__init__(file.fileno(), Path(tempfile.gettempdir(), path.rpartition("/")[2]), size)
-        self._path, self._whole, self._due_s = path, file, time.monotonic() + SENT_EVERY_S
-        self.sending = done(None)
+        self._path, self._whole, self._sent = path, file, size
+        self._lock = threading.Lock()
+        self._due_s = time.monotonic() + SENT_EVERY_S
+        self._sending: Future[None] | None = None
 
     def write(self, data: bytes) -> None:
         """Add bytes."""
-        super().write(data)
-        if time.monotonic() >= self._due_s and self.sending.done():
-            self.sending.result()
-            self.sending = threads("growing").submit(self.send)
+        with self._lock:
+            super().write(data)
+            if time.monotonic() >= self._due_s and (self._sending is None or self._sending.done()):
+                if self._sending is not None:
+                    self._sending.result()
+                self._sending = threads("growing").submit(self.send, self.bytes)
 
-    def send(self) -> None:
-        """Upload what there is of it."""
-        upload(self._path, _mapped(self._whole, self.bytes))
-        self._due_s = time.monotonic() + SENT_EVERY_S
+    def send(self, size: int) -> None:
+        """Upload so many bytes of it."""
+        begun = time.monotonic()
+        upload(self._path, _mapped(self._whole, size))
+        self._sent = size
+        self._due_s = time.monotonic() + min(max(SENT_EVERY_S, 10 * (time.monotonic() - begun)), SENT_WITHIN_S)
+
+    def finish(self) -> None:
+        """Upload what has come since the last time."""
+        if self._sending is not None:
+            wait([self._sending])  # where it failed, all of it is sent once more
+        if self.bytes != self._sent:
+            self.send(self.bytes)
 
 
 @contextmanager
@@ -263,14 +288,16 @@ def growing(path: str, *, keep: int | None = None) -> Iterator[GrowingObject]:
     with tempfile.TemporaryFile() as file:
         with suppress(FileNotFoundError):
             file.write(get(path))
-        size = file.truncate(file.tell() if keep is None else min(keep, file.tell()))
+        before = file.tell()
+        size = file.truncate(before if keep is None else min(keep, before))
         file.seek(size)
         grown = GrowingObject(path, file, size)
+        if size != before or not before:
+            grown.send(size)
         try:
             yield grown
         finally:
-            wait([grown.sending])  # where it failed, all of it is sent once more
-            grown.send()
+            grown.finish()
 
 
 def move(path: str, target: str) -> None:
@@ -301,25 +328,27 @@ def move_folder(path: str, target: str) -> None:
 
 
 def delete_file(path: str) -> None:
-    _LISTED.pop(absolute(path), None)
+    place = Place.parse(path)
     with asking(path), suppress(FileNotFoundError):
-        client(place := Place.parse(path)).delete_file(place.name)
+        client(place).delete_file(place.name)
 
 
 def delete(path: str) -> None:
     _LISTED.pop(absolute(path), None)
     place = Place.parse(path)
-    if (existing := kind(path)) == "file":
-        delete_file(path)
-    # GCS has no request for a folder, and Arrow's wants an object that stands for it
-    elif existing == "folder" and place.scheme == "gs":
-        list(each(delete_file, [*files_below(path), f"{absolute(path)}/"]))
-    # S3 deletes a thousand objects a request. Some stores are file systems, where a folder that is not empty stays
-    elif existing == "folder":
-        folders = [each.path for each in listed(path, is_recursive=True) if not each.is_file]
-        for folder in sorted([place.name, *folders], key=lambda folder: folder.count("/"), reverse=True):
-            with asking(path), suppress(FileNotFoundError):
-                client(place).delete_dir(folder)
+    with asking(path):
+        info = client(place).get_file_info(place.name)
+        if info.is_file:
+            client(place).delete_file(place.name)
+        # GCS has no request for a folder, and Arrow's wants an object that stands for it
+        elif info.type == pafs.FileType.Directory and place.scheme == "gs":
+            list(each(delete_file, [*files_below(path), f"{absolute(path)}/"]))
+        # S3 deletes a thousand objects a request. Some stores are file systems, where a folder that is not empty stays
+        elif info.type == pafs.FileType.Directory:
+            folders = [each.path for each in listed(path, is_recursive=True) if not each.is_file]
+            for folder in sorted([place.name, *folders], key=lambda folder: folder.count("/"), reverse=True):
+                with suppress(FileNotFoundError):
+                    client(place).delete_dir(folder)
 
 
 def sweep(_: str) -> None:

@@ -148,9 +148,8 @@ def plain(batch: pa.RecordBatch, *, is_decoded: bool = False) -> pa.RecordBatch:
     """
     for number, field in enumerate(batch.schema):
         column: Any = batch.column(number)
-        if (kind := _without_views(field.type)) != field.type:
-            # Arrow 26 casts views of lists with nulls to lists that are not valid
-            column = pa.array(column.to_pylist(), kind) if "list_view" in str(field.type) else column.cast(kind)
+        if _has_views(field.type):
+            column = _plain(column)
         if is_decoded and pa.types.is_dictionary(column.type):
             column = column.dictionary_decode()
         if column.type != field.type:
@@ -158,18 +157,31 @@ def plain(batch: pa.RecordBatch, *, is_decoded: bool = False) -> pa.RecordBatch:
     return batch
 
 
-def _without_views(kind: Any) -> Any:
+def _has_views(kind: Any) -> bool:
     types = pa.types
-    if types.is_string_view(kind) or types.is_binary_view(kind):
-        return pa.string() if types.is_string_view(kind) else pa.large_binary()
-    if types.is_dictionary(kind):
-        return pa.dictionary(kind.index_type, _without_views(kind.value_type))
-    if types.is_struct(kind):
-        return pa.struct([field.with_type(_without_views(field.type)) for field in kind])
+    is_view = types.is_string_view(kind) or types.is_binary_view(kind)
+    within = [kind.value_type] if types.is_dictionary(kind) else [kind.field(at).type for at in range(kind.num_fields)]
+    return is_view or types.is_list_view(kind) or types.is_large_list_view(kind) or any(map(_has_views, within))
+
+
+def _plain(column: Any) -> Any:
+    """An array without views, part by part: Arrow 26 casts views of lists with nulls to lists that are not valid."""
+    kind = column.type
+    if not _has_views(kind):
+        return column
+    if pa.types.is_dictionary(kind):
+        return pa.DictionaryArray.from_arrays(column.indices, _plain(column.dictionary))
+    if pa.types.is_struct(kind):
+        parts = [_plain(column.field(at)) for at in range(kind.num_fields)]
+        fields = [field.with_type(part.type) for field, part in zip(kind, parts, strict=True)]
+        return pa.StructArray.from_arrays(parts, fields=fields, mask=column.is_null())
     if is_list(kind):
-        inner = _without_views(kind.value_type)
-        return kind if inner == kind.value_type and "list_view" not in str(kind) else pa.large_list(inner)
-    return kind
+        ends: Any = pc.cumulative_sum(pc.list_value_length(column).cast(pa.int64()).fill_null(0))
+        offsets = pa.concat_arrays([pa.array([0], pa.int64()), ends])
+        return pa.LargeListArray.from_arrays(offsets, _plain(pc.list_flatten(column)), mask=column.is_null())
+    if pa.types.is_string_view(kind) or pa.types.is_binary_view(kind):
+        return column.cast(pa.string() if pa.types.is_string_view(kind) else pa.large_binary())
+    return column
 
 
 def is_list(kind: pa.DataType) -> bool:

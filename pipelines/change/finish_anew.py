@@ -3,6 +3,7 @@
 They are `altalign retry`, `altalign add --test-set` and `altalign curate --repair`.
 """
 
+import hashlib
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -18,7 +19,7 @@ from altalign.pipelines.engine.options import check_places, options
 from altalign.pipelines.images.measuring import Outcome
 from altalign.pipelines.opening import reopen
 from altalign.pipelines.opening.find import find_run
-from altalign.pipelines.opening.reopen import grounds_of
+from altalign.pipelines.opening.reopen import grounds_of, resolved
 from altalign.pipelines.run import marks
 from altalign.pipelines.run.image_tables import FETCHED, first_of_each_image, survivors
 from altalign.pipelines.run.marks import Damage
@@ -159,6 +160,9 @@ def _planned(run: Run) -> tuple[list[Damage], dict[str, str], dict[str, str]]:
     web = {damage.path for damage in damages if marks.is_from_the_web(run, damage)}
     of_marks = [damage for damage in damages if damage.path not in web]
     can_be, gone = _OF_THE_END | {damage.path for damage in of_marks}, "what it is made of is gone"
+    if "config.toml" in wrong:
+        before = storage.read_json(run.path("manifest.json")).get("settings_sha256")
+        can_be |= {"config.toml"} if hashlib.sha256(resolved(run.config).encode()).hexdigest() == before else set()
     if storage.kind(run.path("work")) == "missing":
         can_be, gone = set[str](), "work/ was deleted"
     elif "run.json" in wrong:
@@ -168,7 +172,8 @@ def _planned(run: Run) -> tuple[list[Damage], dict[str, str], dict[str, str]]:
         again = terminal.command("curate", run.path("config.toml"), "--rerun", "write")
         can_be, gone = set[str](), f"the run has grown; `{again}` makes one generation, and this file with it"
     every = {**wrong, **{damage.path: damage.why for damage in damages}}
-    anew, stays = {path: why for path, why in every.items() if path in can_be}, dict[str, str]()
+    anew = {path: why for path, why in every.items() if path in can_be and why != listing.SURPLUS}
+    stays = dict[str, str]()
     of_web = "it came from the web: `altalign curate` with --rerun fetch asks for it again"
     for path, why in every.items():
         if path not in anew:

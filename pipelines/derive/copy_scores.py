@@ -40,6 +40,8 @@ def follow(parents: Sequence[Parent], run: Run, units: Sequence[ShardUnit], shar
 
         if entries := [entry for entry in in_threads(write, units, at_once(run.folder)) if entry]:
             folder = scores.folder_of(run.folder, name)
+            if run.config.run.durable:  # before the manifest names them
+                storage.sync(storage.Block({storage.join(folder, f"{each['name']}.parquet"): None for each in entries}))
             shard_files.conclude_score(folder, same[0].facts, entries, durable=run.config.run.durable)
 
 

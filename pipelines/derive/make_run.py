@@ -4,9 +4,9 @@ Units, marks and engines are those of a curation: a command that was killed goes
 """
 
 import re
-import shutil
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import pairwise
@@ -24,7 +24,8 @@ from altalign.data.counts import Counts, FailedCounts
 from altalign.data.reasons import KEPT, Stage, Verdict, reasons_of
 from altalign.data.schema import DROPPED, REMOVED
 from altalign.data.stages import REMOVED_FILE, own_files
-from altalign.errors import UnreadableError, UsageError
+from altalign.errors import AltalignError, UnreadableError, UsageError
+from altalign.machine import interrupts
 from altalign.machine.threads import in_threads
 from altalign.pipelines import curate
 from altalign.pipelines.card import CardFacts
@@ -99,7 +100,14 @@ def make(making: Making, run: Run, flags: Sequence[str]) -> Run:
             stated = reopen.of_this_call(run.config, facts.get("stages", {}))
             storage.write_sealed(run.path("run.json"), stated, durable=run.config.run.durable)
             reopen.write_settings(run)
-            _make(making, run, grounds, pipeline_options)
+            try:
+                _make(making, run, grounds, pipeline_options)
+            except Exception as error:
+                try:
+                    _check_unchanged(making.parents, run)
+                except UsageError as busy:
+                    raise busy from error
+                raise
         if not run.config.run.keep_work:
             storage.delete_units([run.path("work")])
     return run
@@ -138,14 +146,18 @@ def _make(making: Making, run: Run, grounds: Grounds, pipeline_options: Any) -> 
             curate.run_step(run, step, pipeline_options)
     shards, copied = dict(run.all_facts(WRITTEN)), _copy_files(parents, run)
     copy_scores.follow(parents, run, _plan_shards(parents, run), shards)
-    for parent in parents:
-        atomic_change.check_none(parent.folder)
-        if listing.number(parent.folder) != parent.digest:
-            raise UsageError(
-                f"{parent.folder}: busy: another command has changed it meanwhile; delete {run.folder}, and run this "
-                "one again"
-            )
+    _check_unchanged(parents, run)
     _conclude(making, run, shards, copied)
+
+
+def _check_unchanged(parents: Sequence[Parent], run: Run) -> None:
+    for parent in parents:
+        with suppress(AltalignError):
+            atomic_change.check_none(parent.folder)
+            if listing.number(parent.folder) == parent.digest:
+                continue
+        what = "busy: another command has changed it meanwhile"
+        raise UsageError(f"{parent.folder}: {what}; delete {run.folder}, and run this one again")
 
 
 # Rows, and shards of them ---------------------------------------------------------------------------------------------
@@ -229,8 +241,10 @@ def _copy_files(parents: Sequence[Parent], run: Run) -> dict[str, Written]:
         with storage.noted() as block:
             if not storage.exists(source):
                 raise UnreadableError(f"{source}: it is not there")
-            with storage.open_read(source) as original, storage.write(run.path(*name.split("/"))) as copied:
-                shutil.copyfileobj(original, copied, 1 << 20)
+            with storage.write(run.path(*name.split("/"))) as copied:
+                for data in storage.read_pieces(source):
+                    interrupts.check()
+                    copied.write(data)
         (written,) = block.files.values()
         assert written is not None
         return written

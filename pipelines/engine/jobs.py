@@ -5,6 +5,7 @@ outlives a killed command, and its handler of Ctrl-C can wait for itself: ours e
 their own, so that Ctrl-C at a terminal is for the command.
 """
 
+import functools
 import hashlib
 import json
 import os
@@ -14,8 +15,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
-from itertools import accumulate
+from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import Any
 
@@ -44,6 +44,7 @@ from altalign.pipelines.run.units import Run, Unit
 
 # A job itself holds this many elements; more are read from a file, because requests are bounded (Dataflow: 20 MB).
 ELEMENTS_AT_MOST = 1_000
+WORKER_BEGINS_WITHIN_S = 300.0  # on a cluster, which never says that no worker will come
 MARKS_SHOW_WITHIN_S = 90.0  # on a cluster, to the command's machine
 JOBS_OF_A_STEP_AT_MOST = 3  # on a cluster that gives them up
 STARTS_WITHIN_S = 120.0
@@ -94,7 +95,7 @@ def started(run: Run, given: PipelineOptions) -> Iterator[None]:
 @contextmanager
 def serving(runner: str, given: PipelineOptions, log: str) -> Iterator[str]:
     """The endpoint of a runner's job server, which lives as long as the block; what it prints goes to a file."""
-    (name, _), (command, endpoint) = _SERVERS[runner], _command(runner, given)
+    name, (command, endpoint) = _SERVERS[runner][0], _command(runner, given)
     Path(log).parent.mkdir(parents=True, exist_ok=True)
     with Path(log).open("wb") as file:
         process = subprocess.Popen(
@@ -201,23 +202,29 @@ class _CreateFromFile(beam.PTransform[Any, Any]):
         lines = [json.dumps(element).encode() + b"\n" for element in elements]
         self._path = run.work("elements", f"{hashlib.sha256(b''.join(lines)).hexdigest()[:16]}.jsonl")
         storage.write_bytes(self._path, b"".join(lines))
-        together = -(-len(lines) // ELEMENTS_AT_MOST)
-        sizes = [sum(map(len, lines[first : first + together])) for first in range(0, len(lines), together)]
-        self._places = list(zip(accumulate(sizes, initial=0), sizes, strict=False))
+        self._places: list[tuple[int, int]] = []
+        at, together = 0, -(-len(lines) // ELEMENTS_AT_MOST)
+        for first in range(0, len(lines), together):
+            size = sum(map(len, lines[first : first + together]))
+            self._places.append((at, size))
+            at += size
 
     def expand(self, input_or_inputs: object) -> Any:
         """Read the elements, and spread them."""
-        path = storage.absolute(self._path)
-        read = beam.FlatMap(lambda place: map(json.loads, storage.read_range(path, *place).splitlines()))
-        return input_or_inputs | "Places" >> beam.Create(self._places) | "Read" >> read | beam.Reshuffle()
+        read = functools.partial(_read, storage.absolute(self._path))
+        return input_or_inputs | "Places" >> beam.Create(self._places) | "Read" >> beam.FlatMap(read) | beam.Reshuffle()
+
+
+def _read(path: str, place: tuple[int, int]) -> list[object]:
+    return [json.loads(line) for line in storage.read_range(path, *place).splitlines()]
 
 
 @contextmanager
 def pipeline(run: Run, step: str, given: PipelineOptions) -> Iterator[beam.Pipeline]:
     """A pipeline that runs to its end when the block is over. Whatever ends the waiting cancels the job.
 
-    A job that a cluster gives up is begun again, unless a unit has left an error; it continues with the units that are
-    not finished.
+    A job that a cluster gives up after workers have begun is begun again, unless a unit has left an error; it
+    continues with the units that are not finished.
     """
     runner = run.config.engine.runner
     if runner in (*MASTER_FLAGS, "dataflow"):
@@ -227,19 +234,26 @@ def pipeline(run: Run, step: str, given: PipelineOptions) -> Iterator[beam.Pipel
     yield built
     for jobs_left in reversed(range(JOBS_OF_A_STEP_AT_MOST if is_on_cluster(runner, given) else 1)):
         try:
-            result = _submit(run, step, built) if runner == "dataflow" else built.run()
-            try:
-                result.wait_until_finish()
-            except BaseException:
-                with suppress(Exception):
-                    result.cancel()
-                raise
+            _run_to_its_end(run, step, built)
             return
         except RuntimeError as error:  # what is wrong with the job, from its engine
-            if not jobs_left or unit_errors.is_left(run):
+            if not jobs_left or unit_errors.is_left(run) or not storage.names(_workers(run)):
                 raise
             line = f"{step}: {runner.capitalize()} gave the job up ({unit_errors.gist(error)}); it is begun again"
             terminal.stderr().print(terminal.shown(line), soft_wrap=True)
+
+
+def _run_to_its_end(run: Run, step: str, built: beam.Pipeline) -> None:
+    runner = run.config.engine.runner
+    storage.delete(_workers(run))
+    result = _submit(run, step, built) if runner == "dataflow" else built.run()
+    with _worker_awaited(run, result) if runner in MASTER_FLAGS else nullcontext():
+        try:
+            result.wait_until_finish()
+        except BaseException:
+            with suppress(Exception):
+                result.cancel()
+            raise
 
 
 def _submit(run: Run, step: str, built: beam.Pipeline) -> PipelineResult:
@@ -279,8 +293,46 @@ def check_marks(run: Run, step: str, units: Sequence[Unit]) -> None:
         time.sleep(1.0)
 
 
+@contextmanager
+def _worker_awaited(run: Run, result: PipelineResult) -> Iterator[None]:
+    """Cancels a job if no worker starts while this block waits for it; engines would wait forever."""
+    over, is_given_up = threading.Event(), threading.Event()
+
+    def watch() -> None:
+        end = time.monotonic() + WORKER_BEGINS_WITHIN_S
+        while not over.wait(1.0):
+            with suppress(OSError, AltalignError):  # a store that does not answer now may do so the next time
+                if storage.names(_workers(run)):
+                    return
+            if time.monotonic() > end:
+                is_given_up.set()
+                result.cancel()
+                return
+
+    watching = threading.Thread(target=watch, daemon=True)
+    watching.start()
+    try:
+        yield
+    except Exception as error:
+        if is_given_up.is_set():
+            raise AltalignError(
+                f"{run.folder}: no worker has begun within {WORKER_BEGINS_WITHIN_S:.0f} s; look whether "
+                f"{run.config.engine.runner} has free machines, and whether Python starts on them with altalign "
+                f"installed (environment_type); {run.path('log')} has what the job server said"
+            ) from error
+        raise
+    finally:
+        over.set()
+        watching.join()
+
+
+def _workers(run: Run) -> str:
+    return run.path("log", "workers")
+
+
 def enter(run: Run, folder: str) -> None:
-    """At the start of a worker: enters the folder of the command."""
+    """At the start of a worker: enters the folder of the command, and leaves a sign in the run."""
     if run.config.engine.runner in MASTER_FLAGS:
         with suppress(FileNotFoundError):  # a machine that has no such folder can work on absolute paths
             os.chdir(folder)
+        storage.write_bytes(storage.join(_workers(run), f"{socket.gethostname()}-{os.getpid()}"), b"")

@@ -156,9 +156,12 @@ def _measured(run: Run, budget: float, sampled: int) -> tuple[Calibration, Facts
         lines = [measures.fit(pairs.without(true_pairs))]
         with suppress(ValueError):  # of too few decoys
             lines.append(measures.fit(decoys))
-        above = measures.smallest_threshold(lines, comparisons=compared, budget=budget)
     except ValueError as error:
         raise AltalignError(f"{run.folder}: {error}") from error
+    try:
+        above = measures.smallest_threshold(lines, comparisons=compared, budget=budget)
+    except ValueError as error:
+        raise UsageError(f"--false-positives {budget:g}: {error}; allow more") from error
     calibration = replace(calibration, similarity_above=above)
     by_recall = _recall(run.config, calibration, vectors[measured], of_measured)
     rates = [float(line.rates(above)) for line in lines]  # what is expected is not below what decoys say

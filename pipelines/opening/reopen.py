@@ -7,6 +7,7 @@ import platform
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from pathlib import Path
 from typing import NamedTuple, cast
 
 from altalign import __version__, storage, terminal
@@ -122,6 +123,10 @@ def check_folder(run: Run) -> None:
     """Refuse a folder that holds something else, or is none, before anything is written to it."""
     if storage.kind(run.folder) not in ("folder", "missing"):
         raise UsageError(f"{run.folder}: a file, where the folder of a run is meant; choose another [run] folder")
+    if not storage.is_remote(run.folder):
+        above = next((str(each) for each in Path(storage.absolute(run.folder)).parents if each.exists()), "/")
+        if storage.kind(above) != "folder":
+            raise UsageError(f"{run.folder}: {above} is a file, where a folder is meant; choose another [run] folder")
     if storage.exists(run.path("run.json")):
         atomic_change.settle(run.folder)
     elif any(name != "log" and not storage.is_partial(name) for name in storage.entries(run.folder)):

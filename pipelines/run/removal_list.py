@@ -139,7 +139,8 @@ class Request:
             if len(of_name) > 1:
                 those = ", ".join(f"{full} (image_id {image})" for full, image in sorted(of_name)[:_SHOWN])
                 message = f"--source-keys: {name} is the name of {len(of_name):,}: {those}"
-                raise UsageError(f"{message}; write SOURCE:NAME, or give --image-ids or --keys")
+                are_apart = len({full for full, _ in of_name}) == len(of_name)
+                raise UsageError(f"{message}; {'write SOURCE:NAME, or ' * are_apart}give --image-ids or --keys")
             names.pop(hashed(name))
             names |= {hashed(full): full for full, _ in of_name}
         return replace(self, source_keys=names)

@@ -47,7 +47,6 @@ from altalign.storage import arrays, parquet
 from altalign.storage.ranges import Range, Ranges
 
 READS = (GROUPED_SURVIVORS, COPIED_IMAGES, FOLDER_FILES)
-WRITES = outputs.written_by("fetch")
 
 SECONDS_PER_IMAGE = 1e-3  # docs/concepts/speed.md; web-size images take three times that
 

@@ -3,6 +3,7 @@
 What it writes is sorted by (image_id, key), one row group a fetch unit.
 """
 
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, cast
 
 import numpy as np
@@ -22,6 +23,8 @@ from altalign.pipelines.run.units import IMAGES_PER_UNIT, Run
 from altalign.storage import arrays, parquet
 
 ROWS_PER_PARTITION = 200_000
+HELD_BYTES = 128 << 20  # of the survivors of a partition; an even one has some 50 MB
+STRETCH_BYTES = 32 << 20  # read at a time where there are more
 UNIT_BYTES = 32 << 20  # of the texts of a fetch unit, but for those of its last image
 OF_SURVIVORS, OF_PLACES = range(2)  # kinds of slices
 
@@ -39,11 +42,75 @@ def partition_of(ids: Ids, count: int) -> Numbers:
     return (ids[:, 0].astype(np.int64) * 256 + ids[:, 1]) * count >> 16
 
 
-def in_one_order(rows: pa.Table) -> tuple[pa.Table, npt.NDArray[np.bool_]]:
-    """Survivors in the order of image, key, page and place in the input; whether each repeats the pair before it."""
-    by: Any = [(name, "ascending", "at_start") for name in ("image_id", "key", "page_url", "file", "row")]
-    rows = rows.take(pc.sort_indices(rows, by)).combine_chunks()
-    return rows, _equals_previous(arrays.ids_of(rows["key"]))
+class Sorted:
+    """n survivors in the order of image, key, page and place in the input.
+
+    All are in memory where they have few bytes, as most partitions. One image may have all rows of a pool, and its
+    texts may be long: then what decides the order is in memory alone, and texts are read again for each stretch.
+
+    Attributes:
+        short: n rows, in that order, with all columns but strings.
+        bytes: of the strings of each row: int64[n].
+        repeated: whether a row has the key of the one before it: bool[n].
+    """
+
+    def __init__(self, batches: Callable[[], Iterable[pa.RecordBatch]], size: int):
+        """`batches` yields them (`SURVIVOR`), the same each time that it is called; `size` is how many bytes."""
+        self._batches, self._held = batches, None
+        columns = ["key", "image_id", "file", "row", "words"]
+        if size <= HELD_BYTES:
+            rows = pa.Table.from_batches(batches(), SURVIVOR)
+            order = _order(rows, rows["page_url"])
+            self._held = rows.take(order).combine_chunks()
+            self.short, self.bytes = self._held.select(columns), _bytes(self._held)
+        else:
+            short, pages, sizes = list[pa.RecordBatch](), list[Any](), list[Numbers]()
+            for batch in batches():
+                short.append(batch.select(columns).take(np.arange(batch.num_rows)))  # a copy, so that strings can go
+                pages.append(batch["page_url"].dictionary_encode())
+                sizes.append(_bytes(batch))
+            rows, page = pa.Table.from_batches(short), cast(Any, pa.chunked_array(pages)).unify_dictionaries()
+            page = page.combine_chunks()
+            ranks = np.empty(len(page.dictionary), np.int32)  # the place of each URL among all of them
+            ranks[pc.sort_indices(page.dictionary).to_numpy()] = np.arange(len(ranks), dtype=np.int32)
+            order = _order(rows, pa.array(ranks).take(page.indices))
+            self.short, self.bytes = rows.take(order).combine_chunks(), np.concatenate(sizes)[order.to_numpy()]
+        self._order: Numbers = order.to_numpy().astype(np.int64)
+        self.repeated = _equals_previous(arrays.ids_of(self.short["key"]))
+
+    def take(self, at: Numbers) -> pa.Table:
+        """Rows by their places in the order, rising (`SURVIVOR`)."""
+        if self._held is not None:
+            return self._held.take(at).combine_chunks()
+        rows, first, taken = self._order[at], 0, list[pa.RecordBatch]()
+        rising = np.sort(rows)
+        for batch in self._batches():
+            begin, end = np.searchsorted(rising, [first, first + batch.num_rows]).tolist()
+            if begin < end:
+                taken.append(batch.take(rising[begin:end] - first))
+            first += batch.num_rows
+        return pa.Table.from_batches(taken, SURVIVOR).take(np.searchsorted(rising, rows)).combine_chunks()
+
+    def stretches(self, at: Numbers) -> Iterator[pa.Table]:
+        """The same in parts of a bounded size; all at once where all are in memory."""
+        if self._held is not None:
+            yield self.take(at)
+            return
+        number = np.cumsum(self.bytes[at]) // STRETCH_BYTES
+        for part in np.split(at, np.flatnonzero(np.diff(number)) + 1):
+            yield self.take(part)
+
+
+def _order(rows: pa.Table, page: Any) -> Any:
+    columns = {"image_id": rows["image_id"], "key": rows["key"], "page_url": page}
+    columns |= {"file": rows["file"], "row": rows["row"]}
+    by: Any = [(name, "ascending", "at_start") for name in columns]  # the stubs do not know where nulls may be placed
+    return pc.sort_indices(pa.table(columns), by)
+
+
+def _bytes(rows: pa.RecordBatch | pa.Table) -> Numbers:
+    lengths: Any = (pc.binary_length(cast(Any, rows[name])).fill_null(0) for name in STRINGS)
+    return sum((column.to_numpy(zero_copy_only=False) for column in lengths), np.zeros(rows.num_rows, np.int64))
 
 
 def _equals_previous(ids: Ids) -> npt.NDArray[np.bool_]:
@@ -54,29 +121,27 @@ def _equals_previous(ids: Ids) -> npt.NDArray[np.bool_]:
 def group(run: Run, partition: int, spilled: Spilled) -> GroupFacts:
     """Sort the survivors of a partition, drop repeated pairs, join the places of images, and cut fetch units."""
     buckets, name = buckets_of(run), f"{partition:05d}"
+    bucket = buckets.bucket(partition, OF_SURVIVORS)
     places = b"".join(part for _, part in spilled.slices([buckets.bucket(partition, OF_PLACES)]))
-    rows, is_repeated = in_one_order(_survivors(spilled, buckets.bucket(partition, OF_SURVIVORS)))
-    kept, dropped = rows, rows.slice(0, 0)
-    if is_repeated.any():
-        kept, dropped = (rows.filter(pa.array(which)).combine_chunks() for which in (~is_repeated, is_repeated))
+
+    def batches() -> Iterator[pa.RecordBatch]:
+        for _, messages in spilled.slices([bucket]):
+            reader = pa.BufferReader(messages)
+            while reader.tell() < len(messages):
+                yield pa.ipc.read_record_batch(pa.ipc.read_message(reader), SURVIVOR)
+
+    rows = Sorted(batches, spilled.size([bucket]))
+    kept, dropped = np.flatnonzero(~rows.repeated), np.flatnonzero(rows.repeated)
     if run.config.audit.keep_dropped and len(dropped):
         with parquet.writing(outputs.DROPPED_ROWS[Stage.JUDGE].path(run, f"repeated-{name}"), DROPPED) as file:
-            file.write_row_group(as_dropped(run, dropped))
-    groups = _write_grouped(run, name, kept, in_order(np.frombuffer(places, PLACE)))
+            for stretch in rows.stretches(dropped):
+                file.write_row_group(as_dropped(run, stretch))
+    groups = _write_grouped(run, name, rows, kept, in_order(np.frombuffer(places, PLACE)))
     failed_counts = FailedCounts()
-    for failed, part in (([], kept), ([DropReason.PAIR_REPEATED], dropped)):
-        for file, file_rows in parquet.tally(part["file"]):
+    for failed, at in (([], kept), ([DropReason.PAIR_REPEATED], dropped)):
+        for file, file_rows in parquet.tally(rows.short.take(at)["file"]):
             failed_counts.add_rows(Stage.JUDGE, run.source_of(file), failed, file_rows)
     return GroupFacts(groups, **failed_counts.facts())
-
-
-def _survivors(spilled: Spilled, bucket: int) -> pa.Table:
-    batches = list[pa.RecordBatch]()
-    for _, messages in spilled.slices([bucket]):
-        reader = pa.BufferReader(messages)
-        while reader.tell() < len(messages):
-            batches.append(pa.ipc.read_record_batch(pa.ipc.read_message(reader), SURVIVOR))
-    return pa.Table.from_batches(batches, SURVIVOR)
 
 
 def as_dropped(run: Run, rows: pa.Table) -> pa.Table:
@@ -91,24 +156,22 @@ def as_dropped(run: Run, rows: pa.Table) -> pa.Table:
     return parquet.table(columns, DROPPED)
 
 
-def _write_grouped(run: Run, name: str, kept: pa.Table, places: npt.NDArray[np.void]) -> list[RowGroup]:
+def _write_grouped(run: Run, name: str, rows: Sorted, kept: Numbers, places: npt.NDArray[np.void]) -> list[RowGroup]:
     """Write the survivors that are kept with the places of their images, of which `places` (`PLACE`) are sorted.
 
     A row group has so many images, or rows of so many bytes.
     """
-    ids = arrays.ids_of(kept["image_id"])
+    ids = arrays.ids_of(rows.short["image_id"])[kept]
     place, has_place = first_of_each(places, as_bytes(ids))
     first_rows = np.append(np.flatnonzero(~_equals_previous(ids)), len(kept))
-    lengths: Any = (pc.binary_length(cast(Any, kept[column])).fill_null(0) for column in STRINGS)
-    sizes = sum((column.to_numpy().astype(np.int64) for column in lengths), np.zeros(len(kept), np.int64))
-    bytes_before = np.concatenate([[0], np.cumsum(sizes)])[first_rows]
+    bytes_before = np.concatenate([[0], np.cumsum(rows.bytes[kept])])[first_rows]
     images, first, groups = len(first_rows) - 1, 0, list[RowGroup]()
     with parquet.writing(GROUPED_SURVIVORS.path(run, name), PLACED_SURVIVOR) as file:
         while first < images:
             within = int(np.searchsorted(bytes_before, bytes_before[first] + UNIT_BYTES, side="right")) - 1
             last = min(max(within, first + 1), first + IMAGES_PER_UNIT, images)
             begin, end = first_rows[[first, last]].tolist()
-            of_group = kept.slice(begin, end - begin)
+            of_group = rows.take(kept[begin:end])
             for field in ("file", "kind", "offset", "length"):
                 of_schema = PLACED_SURVIVOR.field(f"place_{field}")
                 values = place[field][begin:end].astype(np.int64)

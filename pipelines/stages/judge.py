@@ -37,10 +37,10 @@ from altalign.pipelines.stages.group_survivors import (
     OF_PLACES,
     OF_SURVIVORS,
     Ids,
+    Sorted,
     as_dropped,
     buckets_of,
     group,
-    in_one_order,
     partition_of,
 )
 from altalign.rules import own
@@ -54,8 +54,9 @@ READS = (
     *text_tables.FINAL,
 )
 
-SURVIVORS_BYTES = 128 << 20  # a unit's survivors are spilled when they have so many; most units' have fewer
-REPEATS_AT_MOST = 1_024  # of a batch that are grouped: all rows of a pair meet in one partition, and may be millions
+SURVIVORS_BYTES = 192 << 20  # a unit's survivors are spilled when they have so many; most units' have fewer
+LONG_SURVIVORS_BYTES = 32 << 20  # the same where rows are long
+REPEATS_AT_MOST = 4096  # of a batch that are grouped: all rows of a pair meet in one partition, and may be millions
 FOLLOWED = -1  # in place of a file's number: what revisit records lead to
 DROPPED_TEXT = parquet.with_dictionaries(DROPPED)  # as it is written: Arrow would hash these strings again
 
@@ -167,7 +168,9 @@ def judge(run: Run, unit: PoolUnit) -> JudgeFacts:
                 if dropped is not None:
                     dropped.write(as_dropped(run, repeats).cast(DROPPED_TEXT))
             waiting.append(rows)
-            if sum(part.nbytes for part in waiting) >= SURVIVORS_BYTES:
+            size = sum(part.nbytes for part in waiting)
+            is_long = size > sum(map(len, waiting)) * pool.BYTES_PER_ROW
+            if size >= (LONG_SURVIVORS_BYTES if is_long else SURVIVORS_BYTES):
                 _spill(pa.concat_tables(waiting), buckets, spill)
                 waiting = [SURVIVOR.empty_table()]
             row += batch.num_rows
@@ -278,9 +281,8 @@ def _without_repeats(rows: pa.Table) -> tuple[pa.Table, pa.Table]:
     first_bytes = np.ascontiguousarray(arrays.ids_of(rows["key"])[:, :8]).view("<u8")
     if len(rows) - len(np.unique(first_bytes)) <= REPEATS_AT_MOST:
         return rows, rows.slice(0, 0)
-    rows, is_repeated = in_one_order(rows)  # each pair stays once, as grouping chooses it
-    kept, repeats = (rows.filter(pa.array(which)).combine_chunks() for which in (~is_repeated, is_repeated))
-    return kept, repeats
+    every = Sorted(rows.to_batches, rows.nbytes)  # each pair stays once, as grouping chooses it
+    return every.take(np.flatnonzero(~every.repeated)), every.take(np.flatnonzero(every.repeated))
 
 
 def _spill(rows: pa.Table, buckets: Groups, spill: SpillWriter) -> None:

@@ -103,7 +103,8 @@ def _measured(config: CurateConfig, images: int, seed: int, flags: Sequence[str]
 
 def _sample(run: Run, grounds: Mapping[str, Grounds], images: int, seed: int) -> Sampled:
     """The run of the sample, opened for work; with other settings it is another one, which takes over what came."""
-    drawn_from = json.dumps([grounds[STAGES[-1]].digest, images, seed])
+    stamps = [stamp.to_json() for stamp in run.stamps()]  # grounds name files, and not what is in them
+    drawn_from = json.dumps([grounds[STAGES[-1]].digest, stamps, images, seed])
     name = hashlib.sha256(drawn_from.encode()).hexdigest()[:12]
     audit = run.config.audit.model_copy(update={"keep_dropped": True})
     dedup = run.config.dedup.model_copy(update={"within_pool": "off"})  # a sample of pairs has few pairs

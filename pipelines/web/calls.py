@@ -1,7 +1,7 @@
 """What is asked for and what comes of it: URLs, requests, tries, calls. Data alone; `fetching` carries it out."""
 
 import asyncio
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from queue import SimpleQueue
@@ -85,9 +85,10 @@ class Trouble(Exception):  # noqa: N818
     http_code: int | None = None
     is_final: bool = False  # another try would bring the same
     wait_s: float | None = None  # until the next try; None: a random pause
+    is_counted: bool = True  # as one of `fetch.retries`
     leads_nowhere: bool = False  # a redirect is at fault, to what may not or cannot be asked for
     is_certain: bool = False  # there is no such name, so that asking again soon is of no use
-    is_ours: bool = False  # this machine is to blame (no more files or memory), not the host; not one of `retries`
+    is_ours: bool = False  # this machine is to blame (no more files or memory), not the host
 
     def __post_init__(self) -> None:
         line = " ".join(self.detail[:1_000].split())[:300]
@@ -118,22 +119,30 @@ class Request:
     address: str | None = None  # that was connected to, or tried last
     status: int | None = None  # None before the answer
     bytes: int = 0  # of the body that have arrived, before decoding
-    is_held_up: bool = False  # it waits for this machine: for room for its body, or for a lookup's turn
+    waits: bool = False  # for this machine: for room for its body, or for a lookup's turn
+    waits_with: Callable[[], bool] = lambda: False  # whether another request waits for the turn of a lookup they share
     share: int = 0  # bytes of the budget that its body holds
     # for the schedule
     begin_s: float = 0.0  # when it was made
-    held_s: float = 0.0  # how long this machine was to blame
+    held_s: float = 0.0  # how long it waited for this machine
     holds_slot: bool = True  # one of `fetch.threads`
+    seen: int = 0  # its progress when it last made some
+    seen_s: float = 0.0  # and when that was
     is_overdue: bool = False  # it is being ended because its time is over
+
+    @property
+    def is_held_up(self) -> bool:
+        """Whether it waits for this machine."""
+        return self.waits or (self.address is None and self.waits_with())
 
     @contextmanager
     def held_up(self) -> Iterator[None]:
         """While this machine is to blame for a wait."""
-        self.is_held_up = True
+        self.waits = True
         try:
             yield
         finally:
-            self.is_held_up = False
+            self.waits = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -127,7 +127,8 @@ class Client:
         files = 65_536 if files == resource.RLIM_INFINITY else files
         open_at_most = max(OPEN_AT_LEAST, min(OPEN_PER_SLOT * settings.threads, (files - FILES_OF_OTHERS) // 2))
         addresses = Addresses(settings.ports, settings.allow_addresses)
-        self._budget = Budget(self._bytes_in_flight_at_most, self._soon)
+        # the reserve is for a body and what it is decoded to
+        self._budget = Budget(self._bytes_in_flight_at_most, 2 * settings.bytes_at_most, self._soon)
         self._transport = Transport(self._resolve, addresses, self._budget, settings.user_agent_sent, open_at_most)
         self._fetching = Fetching(
             settings,
@@ -154,8 +155,8 @@ class Client:
         self._fetching.drop(call)
         self._loop.call_soon(give_back)
 
-    def _run(self, work: Coroutine[Any, Any, Any]) -> None:
-        asyncio.run_coroutine_threadsafe(work, self._loop).result()
+    def _run(self, work: Coroutine[Any, Any, Any]) -> Any:
+        return asyncio.run_coroutine_threadsafe(work, self._loop).result()
 
     def _soon(self, callback: Callable[..., object], *arguments: object) -> None:
         with suppress(RuntimeError):  # closed

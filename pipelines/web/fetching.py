@@ -7,14 +7,13 @@ from collections.abc import Awaitable, Callable
 from dataclasses import replace
 
 from altalign.data.reasons import DropReason
-from altalign.errors import AltalignError
 from altalign.filters.blocked import BlockList
 from altalign.pipelines.run.domains import Domains
 from altalign.pipelines.web import robots
 from altalign.pipelines.web.addresses import Addresses
 from altalign.pipelines.web.calls import Answer, Call, Fetch, Request, Response, Target, TargetError, Trouble
-from altalign.pipelines.web.hosts import Host, Hosts, backoff_s, retry_after_s
-from altalign.pipelines.web.robots import Rules
+from altalign.pipelines.web.hosts import Host, Hosts, Network, backoff_s, connects, retry_after_s
+from altalign.pipelines.web.robots import KeptRules, Rules
 from altalign.pipelines.web.schedule import Budget, Schedule
 from altalign.settings.curate import FetchSettings
 
@@ -23,24 +22,9 @@ REDIRECTS_AT_MOST = 10
 EXTENDED_S = 60.0  # how much longer a call may take while the network or this machine is the bottleneck
 RULES_LAST_S = 60.0  # how long a robots.txt is waited for at least, whoever asked first
 NO_RULES_S = 300.0  # how long a site is not asked again for a robots.txt that it did not give
-UNANSWERED_AT_MOST = 20  # requests in a row, of all hosts, before we look whether the network is there
-ANSWERED_KEPT = 8  # hosts that answered last, one of which can be connected to if it is
-CONNECT_S = 3.0
-LOOKS_S = (1.0, 2.0, 4.0, 8.0, 15.0)  # how long the network may be gone: the pauses between looks
 
 _NO_ANSWER = frozenset({DropReason.HTTP_TIMEOUT, DropReason.HTTP_UNREACHABLE})
 _AGAIN = _NO_ANSWER | {DropReason.HTTP_BROKEN}
-
-
-async def connects(endpoint: tuple[str, int]) -> bool:
-    """Whether a TCP connection to an address and port can be made."""
-    try:
-        async with asyncio.timeout(CONNECT_S):
-            _, writer = await asyncio.open_connection(*endpoint)
-    except OSError:  # also a timeout, or no socket left on this machine
-        return False
-    writer.transport.abort()
-    return True
 
 
 class Fetching:
@@ -59,15 +43,15 @@ class Fetching:
     ):
         """Must be called in the loop. `ask` makes a request; at most `open_at_most` are under way."""
         self._settings, self._domains, self._addresses = settings, domains, addresses
-        self._wall, self._draw, self._connects = time.time, random.random, connects
+        self._wall, self._draw = time.time, random.random
         self._blocked_urls, self._loop = blocked_urls, asyncio.get_running_loop()
         self._token = robots.product_token(settings.user_agent_sent)
         self._hosts = Hosts(settings.connections_per_host, settings.requests_per_host_s)
-        self._rules = dict[str, tuple[float, Rules | Trouble, int]]()  # by origin: until when, what or why not, bytes
-        self._rules_bytes, self._robots = 0, dict[str, asyncio.Task[Rules]]()
+        self._rules, self._robots = KeptRules(), dict[str, asyncio.Task[Rules]]()
+        self._no_rules = dict[str, tuple[float, Trouble]]()  # by origin: until when, and why
         self._calls, self._workers = set[Call](), set[asyncio.Task[None]]()
-        self._unanswered, self._answered = 0, dict[str, tuple[str, int]]()
         self.schedule = Schedule(settings, ask, budget, open_at_most)
+        self._network = Network(connects, self.schedule.pause)
 
     # Calls ------------------------------------------------------------------------------------------------------------
 
@@ -109,6 +93,7 @@ class Fetching:
                 worker.cancel()
             await asyncio.gather(*workers, return_exceptions=True)
             await asyncio.sleep(0)  # what takes them off the list runs in the next turn
+        await self._network.close()
 
     def _cut(self, call: Call) -> None:
         """Ends the rest of a call whose time is over, unless the network or this machine is the bottleneck."""
@@ -153,12 +138,12 @@ class Fetching:
                 answer = await self._try(fetch)
             except Trouble as trouble:
                 fetch.end_try(trouble)
-                fetch.counted += not trouble.is_ours
+                fetch.counted += trouble.is_counted
                 wait_s = trouble.wait_s
                 if wait_s is None:
                     wait_s = backoff_s(max(1, fetch.counted), self._draw)
                 is_last = trouble.is_final or fetch.counted > self._settings.retries
-                if not trouble.is_ours and (is_last or self._loop.time() + wait_s >= fetch.call.ends_s):
+                if trouble.is_counted and (is_last or self._loop.time() + wait_s >= fetch.call.ends_s):
                     raise
             else:
                 fetch.end_try(None)
@@ -201,7 +186,7 @@ class Fetching:
         if trouble := host.left_alone(fetch, self._loop.time()):
             raise trouble
         if self._settings.honour_robots and not fetch.is_robots:
-            rules = await self._rules_of(fetch)
+            rules = self._rules.get(target.origin, self._loop.time()) or await self._rules_of(fetch)
             host = self._hosts.get(target, self._loop.time())  # it may have been forgotten meanwhile
             if rules.delay_s > host.pace.interval_s:  # a Crawl-delay: one request at a time
                 host.pace.interval_s = rules.delay_s
@@ -234,25 +219,22 @@ class Fetching:
     async def _rules_of(self, fetch: Fetch) -> Rules:
         """The rules of the target's origin, asked for once for all that wait for them."""
         origin = fetch.target.origin
-        until_s, rules, _ = self._rules.get(origin, (0.0, Rules(), 0))
-        if self._loop.time() >= until_s:
+        until_s, trouble = self._no_rules.get(origin, (0.0, None))
+        if trouble is not None and self._loop.time() < until_s:
+            raise replace(trouble)
 
-            def end(task: asyncio.Task[Rules]) -> None:
-                del self._robots[origin]
-                if not task.cancelled():
-                    task.exception()  # otherwise asyncio would complain if all that waited have left
+        def end(task: asyncio.Task[Rules]) -> None:
+            del self._robots[origin]
+            if not task.cancelled():
+                task.exception()  # otherwise asyncio would complain if all that waited have left
 
-            if origin not in self._robots:
-                rules_of = self._fetch_rules(fetch.target.robots, fetch.call)
-                self._robots[origin] = self._loop.create_task(rules_of)
-                self._robots[origin].add_done_callback(end)
-            try:
-                return await asyncio.shield(self._robots[origin])
-            except Trouble as trouble:
-                rules = trouble
-        if isinstance(rules, Trouble):
-            raise replace(rules)
-        return rules
+        if (task := self._robots.get(origin)) is None:
+            task = self._robots[origin] = self._loop.create_task(self._fetch_rules(fetch.target.robots, fetch.call))
+            task.add_done_callback(end)
+        try:
+            return await asyncio.shield(task)
+        except Trouble as trouble:
+            raise replace(trouble) from None
 
     async def _fetch_rules(self, target: Target, first: Call) -> Rules:
         call = Call((), first.lasts_s)  # of its own: whoever asked first may leave before others
@@ -265,18 +247,13 @@ class Fetching:
             if not trouble.leads_nowhere:
                 of_all = Trouble(trouble.reason, f"robots.txt: {trouble.detail}", trouble.http_code, is_final=True)
                 if fetch.tries:
-                    self._keep_rules(target.origin, NO_RULES_S, replace(of_all), 0)
+                    self._no_rules[target.origin] = self._loop.time() + NO_RULES_S, replace(of_all)
+                if len(self._no_rules) > robots.RULES_KEPT:
+                    del self._no_rules[next(iter(self._no_rules))]
                 raise of_all from None
             rules = Rules()
-        self._keep_rules(target.origin, robots.KEPT_S, rules, rules.bytes)
+        self._rules.keep(target.origin, rules, self._loop.time())
         return rules
-
-    def _keep_rules(self, origin: str, seconds: float, rules: Rules | Trouble, size: int) -> None:
-        """Keeps rules, or why there are none, in place of earlier ones; the oldest give way."""
-        self._rules_bytes += size - self._rules.pop(origin, (0.0, rules, 0))[2]
-        self._rules[origin] = self._loop.time() + seconds, rules, size
-        while len(self._rules) > (robots.RULES_KEPT if self._rules_bytes <= robots.RULES_BYTES_KEPT else 1):
-            self._rules_bytes -= self._rules.pop(next(iter(self._rules)))[2]
 
     # Requests ---------------------------------------------------------------------------------------------------------
 
@@ -300,48 +277,33 @@ class Fetching:
         if request.status is not None:
             host.is_known = True
             if error is None or error.reason not in _NO_ANSWER:  # headers alone may be old news
-                self._unanswered = 0
-                self._answered.pop(request.target.host, None)
-                self._answered[request.target.host] = request.address or "", request.target.port
-                if len(self._answered) > ANSWERED_KEPT:
-                    del self._answered[next(iter(self._answered))]
+                self._network.answered(request.target.host, (request.address or "", request.target.port))
                 host.answered(self._loop.time())
-            self.schedule.list_host(host)  # perhaps it may be asked earlier now
+                self.schedule.list_host(host)  # perhaps it may be asked earlier now
         if answer is not None:
             return answer
         assert error is not None
         error.http_code = request.status
         if error.is_ours:
             self.schedule.note_shortage()
-            raise replace(error, detail=f"{error.detail}; not counted")
-        is_given_up = False
-        if error.reason in _NO_ANSWER:
-            patience_s = 0.9 * settings.timeout_s
-            why = replace(error)  # without its traceback
-            is_given_up = host.failed(self._loop.time(), request.begin_s, why, patience_s=patience_s)
-            self._unanswered += not error.is_certain
-            if self._unanswered >= UNANSWERED_AT_MOST and self._answered and not self.schedule.is_paused:
-                await self._look_for_network(error.detail)
+            raise replace(error, detail=f"{error.detail}; not counted", is_counted=False)
+        is_given_up = error.reason in _NO_ANSWER and await self._is_given_up(host, request, error)
         error.is_final = is_given_up or error.reason not in _AGAIN
         error.leads_nowhere = error.reason is DropReason.HTTP_REFUSED and fetch.redirects > 0
         raise error
 
-    async def _look_for_network(self, detail: str) -> None:
-        """Asks nothing more until a host that answered last can be connected to.
-
-        Raises:
-            AltalignError: none can for half a minute. `detail` is of the last failure.
-        """
-        self.schedule.is_paused, self._unanswered = True, 0
-        try:
-            for pause_s in LOOKS_S:
-                if any(await asyncio.gather(*map(self._connects, self._answered.values()))):
-                    return
-                await asyncio.sleep(pause_s)
-        finally:
-            self.schedule.is_paused = False
-            self.schedule.wake()
-        raise AltalignError(
-            f"the network is gone: {detail}, and hosts that answered before cannot be connected to; run the same "
-            "command again when it is back, it goes on where it stopped"
-        )
+    async def _is_given_up(self, host: Host, request: Request, trouble: Trouble) -> bool:
+        """Notes that a host has not answered, unless the network was gone; returns whether it is given up."""
+        now = self._loop.time()
+        if not trouble.is_certain:
+            host.unsettled += 1  # until it is known whether the host is to blame, it gets fewer requests
+            try:
+                was_gone = await self._network.was_gone(trouble.detail)
+            finally:
+                host.unsettled -= 1
+                self.schedule.list_host(host)
+            if was_gone:
+                detail = f"{trouble.detail}; not counted, for the network was gone"
+                raise replace(trouble, detail=detail, is_counted=False)
+        patience_s = 0.9 * self._settings.timeout_s
+        return host.failed(now, request.begin_s, replace(trouble), patience_s=patience_s)  # without its traceback

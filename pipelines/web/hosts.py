@@ -1,25 +1,35 @@
 """The state of each host: how often it may be asked, whether it asks to be left alone, and whether it answers.
 
-Time is an argument: seconds of a monotonic clock, except for dates that servers write.
+Time is an argument: seconds of a monotonic clock, except for dates that servers write. `Network` tells hosts that do
+not answer from a network that is gone.
 """
 
 import asyncio
-from collections import deque
-from collections.abc import Callable
+import math
+from collections import OrderedDict, deque
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from email.utils import parsedate_to_datetime
 
+from altalign.errors import AltalignError
 from altalign.pipelines.web.calls import Fetch, Request, Target, Trouble
 
-# Failures in a row, over at least the time of one try, before a host is given up for a while. One of which half of the
-# URLs hang is given up by chance once in a million rows.
-FAILURES_AT_MOST, FAILURES_OF_UNKNOWN_AT_MOST = 20, 2
-GIVEN_UP_S = 300.0
+# Failures in a row, over at least the time of one try, before a host is given up for a while. One of which many URLs
+# hang is given more, so that it is given up once in a million rows of failures that are chance.
+FAILURES_AT_MOST, FAILURES_AT_MOST_BY_CHANCE = 5, 20
+CHANCE = 1e-6
+GIVEN_UP_S, GIVEN_UP_S_AT_MOST = 60.0, 960.0  # the first time; then twice as long each time
 REMEMBERED_S = 120.0  # how long a host is remembered after its last failure
-PAUSED_FROM, PAUSED_S = 5, 1.0  # a host that answered before pauses after each failure from this one in a row on
+PROBED_AFTER_S, PROBED_AFTER_S_AT_MOST = 0.5, 10.0  # a host that fails is asked again after pauses that double
 HOSTS_KEPT = 20_000  # above this number, hosts are forgotten if they simply answer
 BACKOFF_S, BACKOFF_S_AT_MOST = 1.0, 60.0  # longest pause before the second try; it doubles for each further try
 RETRY_AFTER_S_AT_MOST = 86_400.0 * 365  # longer pauses make no difference
+ANSWERED_AT_MOST = 8  # hosts that answered last, which are connected to when others do not answer
+CONNECT_S = 3.0
+PAUSES_S = (0.1, 1.0, 2.0, 4.0, 8.0)  # before each attempt; most news comes by itself in the first
+
+Waiting = tuple[Fetch, Request, "asyncio.Future[None]"]
+Endpoint = tuple[str, int]  # address and port
 
 
 @dataclass(slots=True, eq=False)
@@ -53,34 +63,49 @@ class Host:
     name: str  # for people
     pace: Pace  # shared with its other ports
     connections_at_most: int
-    waiting: "deque[tuple[Fetch, Request, asyncio.Future[None]]]" = field(default_factory=deque)  # for their turn
+    waiting: deque[Waiting] = field(default_factory=deque)  # for their turn, in order
     listed_s: float = float("inf")  # the time of its entry in the schedule's heap; infinite without one
     running: int = 0  # requests under way
+    unsettled: int = 0  # requests that failed without it being clear yet whether the host is to blame
     is_known: bool = False  # whether it has ever answered
+    answers: int = 0
     answered_s: float = float("-inf")  # when it last did
+    lost: int = 0  # requests without an answer although others got one meanwhile or later
     # Requests made since the last answer that got no answer of any kind. Those made before it say nothing: of many
     # under way, those that hang are the ones that are left.
     failures: int = 0
     failing_since_s: float = 0.0  # when the first of these was made
+    first_failed_s: float = 0.0  # and when it failed
     failed_s: float = 0.0  # when the last one failed
     trouble: Trouble | None = None  # and how
-    paused_until_s: float = 0.0  # after a failure
+    probe_s: float = 0.0  # when a failing host may be asked again
     given_up_until_s: float = 0.0  # until when it is not asked; what was waiting for it has ended
+    times_given_up: int = 0  # in a row
 
     @property
     def has_room(self) -> bool:
-        """Whether another request may be made at the same time: one alone, before it has ever answered."""
-        return self.running < (self.connections_at_most if self.is_known else 1)
+        """Whether another request may be made at the same time: a host that fails is asked one at a time."""
+        is_failing = self.failures >= FAILURES_AT_MOST if self.is_known else self.failures > 1 or self.unsettled
+        return self.running + self.unsettled < (1 if is_failing else self.connections_at_most)
+
+    @property
+    def failures_at_most(self) -> int:
+        """How many failures in a row are more than chance, by the share of requests that were lost so far."""
+        if not self.is_known:
+            return FAILURES_AT_MOST
+        share = (self.lost + 0.2) / (self.lost + self.answers + 1)  # 0.2 of one request before there are any
+        by_chance = 1 + math.ceil(math.log(CHANCE) / math.log(share))
+        return min(max(by_chance, FAILURES_AT_MOST), FAILURES_AT_MOST_BY_CHANCE)
 
     def ready_s(self) -> float:
         """The time of the next request, at the earliest."""
-        return max(self.pace.ready_s(), self.paused_until_s)
+        return max(self.pace.ready_s(), self.probe_s)
 
     def is_forgettable(self, now: float) -> bool:
         """Whether it can be forgotten: it is idle, and no pause has to be kept."""
+        is_idle = not (self.waiting or self.running or self.unsettled)
         remembered_s = self.failed_s + REMEMBERED_S if self.failures else 0.0
-        until_s = max(self.pace.due_s, self.pace.paused_until_s, self.given_up_until_s, remembered_s)
-        return not self.waiting and not self.running and now >= until_s
+        return is_idle and now >= max(self.pace.due_s, self.pace.paused_until_s, self.given_up_until_s, remembered_s)
 
     def left_alone(self, fetch: Fetch, now: float) -> Trouble | None:
         """Why it cannot be asked in time for a fetch; None if it can."""
@@ -107,25 +132,38 @@ class Host:
 
     def answered(self, now: float) -> None:
         """Notes an answer, whatever it says."""
-        self.answered_s, self.failures = now, 0
-        self.paused_until_s = self.given_up_until_s = 0.0
+        self.is_known = True
+        self.answers, self.answered_s = self.answers + 1, now
+        self.lost += self.failures
+        self.failures = self.times_given_up = 0
+        self.probe_s = self.given_up_until_s = 0.0
 
     def failed(self, now: float, began: float, trouble: Trouble, *, patience_s: float) -> bool:
-        """Notes a request, made at `began`, without an answer; returns whether the host is given up now."""
-        if now < self.given_up_until_s or began < self.answered_s:
+        """Notes a request, made at `began`, without an answer; returns whether the host is given up now.
+
+        That is after `failures_at_most` failures in a row within `patience_s` at least, one of them of a request that
+        was made after the first failure: those that were under way together may have been unlucky together. A host
+        that has never answered is given up by either; one that is certainly not there by two.
+        """
+        if now < self.given_up_until_s:
+            return False
+        if began < self.answered_s:
+            self.lost += 1
             return False
         if not self.failures:
-            self.failing_since_s = began
+            self.failing_since_s, self.first_failed_s = began, now
+        is_asked_again = began >= self.first_failed_s
         self.failures += 1
         self.failed_s, self.trouble = now, trouble
-        lasts = trouble.is_certain or now - self.failing_since_s >= patience_s
-        is_in_doubt = self.is_known and not trouble.is_certain
-        if lasts and self.failures >= (FAILURES_AT_MOST if is_in_doubt else FAILURES_OF_UNKNOWN_AT_MOST):
-            self.given_up_until_s = now + GIVEN_UP_S
+        is_many = self.failures >= self.failures_at_most
+        is_enough = is_asked_again and is_many if self.is_known else is_asked_again or is_many
+        if (is_enough and now - self.failing_since_s >= patience_s) or (trouble.is_certain and self.failures > 1):
+            self.given_up_until_s = now + min(GIVEN_UP_S * 2**self.times_given_up, GIVEN_UP_S_AT_MOST)
+            self.times_given_up = min(self.times_given_up + 1, 10)
             self.turn_away(now)
             return True
-        if not self.is_known or self.failures >= PAUSED_FROM:
-            self.paused_until_s = now + PAUSED_S
+        if self.failures > (FAILURES_AT_MOST - 1 if self.is_known else 1):
+            self.probe_s = now + min(PROBED_AFTER_S * 2 ** min(self.failures - 2, 10), PROBED_AFTER_S_AT_MOST)
         return False
 
 
@@ -174,3 +212,75 @@ def _date_s(text: str) -> float | None:
         return parsedate_to_datetime(text).timestamp()
     except (ValueError, TypeError, OverflowError):
         return None
+
+
+class Network:
+    """Tells whether the network is gone: a try that fails meanwhile says nothing about its host. Belongs to the loop.
+
+    After a failure we wait for news: an answer from any host or, if none comes, a connection to a host that answered
+    last. They are several hosts, so that one that has begun to refuse us is no gone network.
+    """
+
+    def __init__(self, connects: Callable[[Endpoint], Awaitable[bool]], pause: Callable[..., None]):
+        """`connects` tells whether an endpoint can be connected to; `pause` is called as `is_paused` changes."""
+        self._connects, self._pause = connects, pause
+        self._answered: OrderedDict[str, Endpoint] = OrderedDict()
+        self._news = asyncio.Event()
+        self._attempts: asyncio.Task[bool] | None = None
+
+    def answered(self, host: str, endpoint: Endpoint) -> None:
+        """Notes that a host answered."""
+        self._answered[host] = endpoint
+        self._answered.move_to_end(host)
+        if len(self._answered) > ANSWERED_AT_MOST:
+            self._answered.popitem(last=False)
+        self._news.set()
+
+    async def was_gone(self, detail: str) -> bool:
+        """Whether it was gone for a moment, and is back; that it is there mostly shows at once.
+
+        `detail` is of the failure, for the AltalignError where it has stayed away for half a minute.
+        """
+        if not self._answered:
+            return False
+        if self._attempts is None:
+            self._attempts = asyncio.create_task(self._look(detail))
+        return await asyncio.shield(self._attempts)
+
+    async def close(self) -> None:
+        """Ends what is under way."""
+        if self._attempts is not None:
+            self._attempts.cancel()
+            await asyncio.gather(self._attempts, return_exceptions=True)
+
+    async def _look(self, detail: str) -> bool:
+        self._news.clear()
+        try:
+            for attempt, pause_s in enumerate(PAUSES_S):
+                try:
+                    async with asyncio.timeout(pause_s):
+                        await self._news.wait()
+                except TimeoutError:
+                    if not any(await asyncio.gather(*map(self._connects, list(self._answered.values())))):
+                        self._pause(is_paused=True)
+                        continue
+                return attempt > 0
+            raise AltalignError(
+                f"the network is gone: {detail}, and hosts that answered before cannot be connected to; run the same "
+                "command again when it is back, it goes on where it stopped"
+            )
+        finally:
+            self._attempts = None
+            self._pause(is_paused=False)
+
+
+async def connects(endpoint: Endpoint) -> bool:
+    """Whether a TCP connection can be made."""
+    address, port = endpoint
+    try:
+        async with asyncio.timeout(CONNECT_S):
+            _, writer = await asyncio.open_connection(address, port)
+    except OSError:  # also a timeout, or no socket left on this machine
+        return False
+    writer.transport.abort()
+    return True

@@ -1,6 +1,7 @@
 """What sites forbid in robots.txt (RFC 9309) and in the headers of their answers. Pure."""
 
 import re
+from collections import OrderedDict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -65,6 +66,31 @@ class Rules:
     def bytes(self) -> int:
         """About how much memory they take."""
         return sum(len(text) for _, text in self.texts)
+
+
+class KeptRules:
+    """The rules of sites, for a day; those that were used last, within `RULES_KEPT` and `RULES_BYTES_KEPT`."""
+
+    def __init__(self) -> None:
+        """Holds no rules yet."""
+        self._kept: OrderedDict[str, tuple[float, Rules]] = OrderedDict()
+        self._bytes = 0
+
+    def get(self, origin: str, now: float) -> Rules | None:
+        """The rules of an origin; None where they must be asked for."""
+        kept_until_s, rules = self._kept.get(origin, (0.0, None))
+        if rules is None or now >= kept_until_s:
+            return None
+        self._kept.move_to_end(origin)
+        return rules
+
+    def keep(self, origin: str, rules: Rules, now: float) -> None:
+        """Keeps rules from now on, in place of earlier ones of this origin."""
+        _, before = self._kept.pop(origin, (0.0, Rules()))
+        self._kept[origin] = now + KEPT_S, rules
+        self._bytes += rules.bytes - before.bytes
+        while len(self._kept) > 1 and (len(self._kept) > RULES_KEPT or self._bytes > RULES_BYTES_KEPT):
+            self._bytes -= self._kept.popitem(last=False)[1][1].bytes
 
 
 def _parsed(text: str) -> "Protego":

@@ -1,11 +1,11 @@
 """Which request is made next: hosts in turn, each at its pace, within a budget of bytes; slow requests are ended.
 
-A request holds one of the `fetch.threads` slots; one that has no answer after half a second waits on without a slot.
+A request holds one of the `fetch.threads` slots while it is being answered; one that makes no progress gives its slot
+to another and continues without.
 """
 
 import asyncio
 import time
-from collections import deque
 from collections.abc import Awaitable, Callable
 from heapq import heappop, heappush
 from itertools import count
@@ -16,38 +16,50 @@ from altalign.pipelines.web.calls import Answer, Fetch, Request, Trouble
 from altalign.pipelines.web.hosts import Host
 from altalign.settings.curate import FetchSettings
 
-PATIENCE_S = 0.5  # a request without an answer gives its slot back after this
+PATIENCE_S = 0.5  # a request without progress for this long gives its slot back
 SWEPT_EACH_S = 0.125  # how often that, and the time of requests, is checked
 STALLED_S = 0.25  # if the check is later than this, the process had no time, and no host is to blame
+PROGRESS_BYTES = 4_096  # what counts as progress
 SHORT_S = 30.0  # how long this machine may have no open file for a single request
 TYPICAL_BYTES = 100_000  # expected size of a body before any has arrived
 
 
 class Budget:
-    """Bytes of bodies that are arriving, or that no caller has taken yet; all but `give_back` belongs to the loop."""
+    """Bytes of bodies that are arriving, or that no caller has taken yet; all but `give_back` belongs to the loop.
 
-    def __init__(self, bytes_at_most: int, call_soon_threadsafe: Callable[..., object]):
+    A body takes its bytes in two steps: a first share before it is read, and once more than that has come, everything
+    that it can still need, decoding included. A reserve as large as one such step is open to second steps alone, so one
+    of them can always go on, and no two bodies wait for each other.
+    """
+
+    def __init__(self, bytes_at_most: int, reserved_bytes: int, call_soon_threadsafe: Callable[..., object]):
+        """Reserves as many of all bytes as one body needs at most."""
         self._most, self._call_soon = bytes_at_most, call_soon_threadsafe
-        self._waiting = deque[tuple[Request, int, asyncio.Future[None]]]()  # in the order in which they came
+        self._open_to_all = bytes_at_most - min(reserved_bytes, bytes_at_most)
+        self._waiting = dict[asyncio.Future[None], tuple[Request, int]]()
         self.used = 0
         self.on_room: Callable[[], None] = lambda: None  # called in the loop after bytes came back
 
     def has_room(self, count: int) -> bool:
         """Whether this many bytes could be taken now. With nothing in flight there is room for anything."""
-        return not self._waiting and (self.used + count <= self._most or not self.used)
+        return not self._waiting and (self.used + count <= self._open_to_all or not self.used)
 
     async def take(self, request: Request, count: int) -> None:
-        """Gives the body of a request all that it can need, as soon as that is free; it is held up meanwhile."""
+        """Gives the body of a request `count` more bytes, as soon as they are free; it is held up meanwhile."""
+        if self._grants(request, count):
+            return
         turn = asyncio.get_running_loop().create_future()
-        self._waiting.append((request, count, turn))
-        self._grant()
-        with request.held_up():
-            await turn
+        self._waiting[turn] = request, count
+        try:
+            with request.held_up():
+                await turn
+        finally:
+            self._waiting.pop(turn, None)
 
     def end(self, request: Request, kept: int = 0) -> None:
         """Ends a share: its body has arrived or never will. `kept` bytes stay in flight until they are given back."""
-        freed, request.share = request.share - kept, 0
-        self._free(freed)
+        self._free(request.share - kept)
+        request.share = 0
 
     def give_back(self, count: int) -> None:
         """Returns the bytes of a kept body to the budget; may be called from any thread."""
@@ -56,19 +68,20 @@ class Budget:
 
     def _free(self, count: int) -> None:
         self.used -= count
-        self._grant()
+        # in the order in which they came; no others are woken: there may be as many as threads for each image
+        for turn, (request, needed) in list(self._waiting.items()):
+            if not turn.done() and self._grants(request, needed):
+                del self._waiting[turn]
+                turn.set_result(None)
         self.on_room()
 
-    def _grant(self) -> None:
-        while self._waiting:
-            request, count, turn = self._waiting[0]
-            if self.used and self.used + count > self._most and not turn.done():
-                return
-            self._waiting.popleft()
-            if not turn.done():  # its request has ended meanwhile
-                request.share = count
-                self.used += count
-                turn.set_result(None)
+    def _grants(self, request: Request, count: int) -> bool:
+        most = self._most if request.share else self._open_to_all
+        if self.used + count > most and self.used != request.share:  # one larger than the whole budget comes alone
+            return False
+        request.share += count
+        self.used += count
+        return True
 
 
 class Schedule:
@@ -77,8 +90,7 @@ class Schedule:
     Attributes:
         under_way: the fetches whose requests are under way.
         slots: how many of them hold a slot.
-        is_paused: whether no request is begun for now; `wake` afterwards.
-        is_closed: whether none is begun any more.
+        is_closed: whether no request is begun any more.
     """
 
     def __init__(
@@ -94,14 +106,14 @@ class Schedule:
         self._swept_s, self._short_since_s = 0.0, float("inf")
         self._timer: asyncio.TimerHandle | None = None
         self._sweeper: asyncio.TimerHandle | None = None
-        self._is_woken = self.is_paused = self.is_closed = False
+        self._is_woken = self._is_paused = self.is_closed = False
         budget.on_room = self.wake
 
     @property
     def is_busy(self) -> bool:
         """Whether the network or this machine is the bottleneck: no slot or no room is left, or asking pauses."""
         has_room = self.slots < self._slots_at_most and self._budget.has_room(round(self._body_bytes))
-        return self.is_paused or not has_room
+        return self._is_paused or not has_room
 
     async def ask(self, host: Host, fetch: Fetch, request: Request) -> Answer:
         """Makes the next request of a fetch when its turn comes, and ends it when its time is over.
@@ -134,13 +146,8 @@ class Schedule:
             detail = f"{progress} within {self._timeout_s:g} s"
             raise Trouble(DropReason.HTTP_TIMEOUT, detail, request.status) from None
         finally:
-            if self.under_way.pop(fetch, None) is not None:
-                fetch.spent_s += self._loop.time() - request.begin_s - request.held_s
-                self.slots -= request.holds_slot
-                host.running -= 1
-                self._body_bytes += (kept_bytes - self._body_bytes) / 32 if kept_bytes else 0.0
-                self.list_host(host)
-                self._budget.end(request, kept_bytes)
+            if fetch in self.under_way:
+                self._end(host, fetch, kept_bytes)
 
     def list_host(self, host: Host) -> None:
         """Gives a host its place among those to be asked, if it needs one and has none, or one that is too late."""
@@ -155,6 +162,11 @@ class Schedule:
         if not self._is_woken and not self.is_closed:
             self._is_woken = True
             self._loop.call_soon(self._turn)
+
+    def pause(self, *, is_paused: bool) -> None:
+        """Begins no request until it is called again."""
+        self._is_paused = is_paused
+        self.wake()
 
     def close(self) -> None:
         """Begins no request any more."""
@@ -186,7 +198,7 @@ class Schedule:
         return (
             self.slots < self._slots_at_most
             and len(self.under_way) < self._open_at_most
-            and not self.is_paused
+            and not self._is_paused
             and self._budget.has_room(round((len(self.under_way) + 1) * self._body_bytes))
         )
 
@@ -196,7 +208,7 @@ class Schedule:
             return
         host.running += 1
         host.pace.begin(now)
-        request.begin_s = now
+        request.begin_s = request.seen_s = now
         fetch.request, fetch.began_s = request, fetch.began_s or time.time()
         self.slots += 1
         self.under_way[fetch] = request
@@ -205,23 +217,40 @@ class Schedule:
             self._swept_s = now
             self._sweeper = self._loop.call_at(now + SWEPT_EACH_S, self._sweep)
 
+    def _end(self, host: Host, fetch: Fetch, kept_bytes: int) -> None:
+        """Takes a request off those under way; the bytes of its body stay in the budget."""
+        request = self.under_way.pop(fetch)
+        fetch.spent_s += self._loop.time() - request.begin_s - request.held_s
+        self.slots -= request.holds_slot
+        host.running -= 1
+        self._body_bytes += (kept_bytes - self._body_bytes) / 32 if kept_bytes else 0.0
+        self.list_host(host)
+        self._budget.end(request, kept_bytes)
+
     def _sweep(self) -> None:
-        """Ends requests whose time is over, and takes slots from those that wait for an answer.
+        """Ends requests whose time is over, and takes slots from those without progress.
 
         Time in which a request waits for this machine, or in which the process stood still, does not count.
         """
         now = self._loop.time()
-        passed_s, self._swept_s = now - self._swept_s, now
-        late_s = passed_s - SWEPT_EACH_S  # not all of it: a server that keeps the loop busy ends too
+        passed_s = now - self._swept_s
+        late_s = passed_s - SWEPT_EACH_S
+        self._swept_s = now
         for fetch, request in self.under_way.items():
-            held_s = passed_s if request.is_held_up else late_s if late_s > STALLED_S else 0.0
-            request.held_s = min(request.held_s + held_s, now - request.begin_s)
-            request.holds_slot = request.status is not None or now - request.begin_s < PATIENCE_S
+            request.held_s += passed_s if request.is_held_up else late_s if late_s > STALLED_S else 0.0
+            request.held_s = min(request.held_s, now - request.begin_s)
+            seen = 0 if request.status is None else 1 + request.bytes // PROGRESS_BYTES
+            if seen > request.seen or (request.is_held_up and request.status is not None):
+                request.seen, request.seen_s = seen, now
+                self.slots += not request.holds_slot
+                request.holds_slot = True
+            elif request.holds_slot and now - request.seen_s >= PATIENCE_S:
+                self.slots -= 1
+                request.holds_slot = False
             spent_s = fetch.spent_s + now - request.begin_s - request.held_s
             if spent_s >= self._timeout_s and not request.is_held_up and fetch.worker is not None:
                 request.is_overdue = True  # cancelled again by each sweep, because connecting can swallow one
                 fetch.worker.cancel()
-        self.slots = sum(request.holds_slot for request in self.under_way.values())
         self._sweeper = self._loop.call_at(now + SWEPT_EACH_S, self._sweep) if self.under_way else None
         self.wake()
 

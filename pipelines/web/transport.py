@@ -16,6 +16,7 @@ from contextlib import suppress
 from contextvars import ContextVar
 from functools import cache
 from io import BytesIO
+from pathlib import Path
 from typing import Any
 
 import aiohttp
@@ -32,10 +33,12 @@ from altalign.pipelines.web.schedule import Budget
 LINE_BYTES_AT_MOST = 32_768  # of a header
 HEADERS_AT_MOST = 256
 ADDRESSES_AT_MOST = 4  # of a host; they are tried in parallel if the first does not answer soon
+PEERS_AT_MOST = 20_000
 IDLE_S = 2.0  # how long an idle connection is kept
 # of an unwanted body: reading it costs less than another connection
 DRAINED_BYTES_AT_MOST, DRAINED_S_AT_MOST = 16_384, 0.5
 READ_AHEAD_BYTES = 131_072  # of a body that waits for the budget; up to twice this is read
+FIRST_SHARE_BYTES = 262_144  # of the budget, before a body is read
 
 NAME_KEPT_S = 300  # the system reports no time to live; most on the web are between a minute and an hour
 NAMES_KEPT = 20_000
@@ -109,6 +112,8 @@ class Transport:
         self._closing = self._session({"Connection": "close"}, force_close=True)
 
     def _session(self, headers: dict[str, str], **connector: Any) -> aiohttp.ClientSession:
+        trace = aiohttp.TraceConfig()
+        trace.on_dns_cache_hit.append(self._resolver.share)
         return aiohttp.ClientSession(
             connector=aiohttp.TCPConnector(
                 resolver=self._resolver,
@@ -131,6 +136,7 @@ class Transport:
             max_headers=HEADERS_AT_MOST,
             read_bufsize=READ_AHEAD_BYTES,
             middlewares=(_once,),
+            trace_configs=[trace],
         )
 
     def _socket(self, info: Any) -> socket.socket:
@@ -144,7 +150,7 @@ class Transport:
         if len(self._sockets) >= self._connections_at_most:
             self._sockets = _open(self._sockets)
         self._sockets.add(opened)
-        if len(self._peers) >= NAMES_KEPT:
+        if len(self._peers) >= PEERS_AT_MOST:
             self._peers.clear()
         self._peers[request.target.origin] = address
         return opened
@@ -190,26 +196,35 @@ class Transport:
         if length is not None and length > most and not request.is_robots:
             raise Trouble(DropReason.HTTP_TOO_LARGE, f"Content-Length {length:,}")
         encoding = ",".join(response.headers.getall("Content-Encoding", []))
-        # what it can need of memory at most, decoding included
-        await self._budget.take(request, min(length or most, most) + most * bool(encoding))
-        body = BytesIO()
-        async for part in response.content.iter_any():
+        body = await self._body(request, response.content, length, is_encoded=bool(encoding))
+        if encoding:
+            body = decoded(body, encoding, most)
+            if len(body) > most and not request.is_robots:
+                detail = f"more than {most:,} bytes, decoded from {request.bytes:,}"
+                raise Trouble(DropReason.HTTP_TOO_LARGE, detail)
+            body = body[:most]
+        if not body and not request.is_robots:
+            raise Trouble(DropReason.HTTP_BROKEN, "empty body")
+        return answer._replace(body=body)
+
+    async def _body(
+        self, request: Request, content: aiohttp.StreamReader, length: int | None, *, is_encoded: bool
+    ) -> bytes:
+        """Reads the body as sent, within the request's share of the budget."""
+        most, body = request.bytes_at_most, BytesIO()
+        needed = min(length or most, most) + most * is_encoded
+        await self._budget.take(request, min(FIRST_SHARE_BYTES, needed))
+        async for part in content.iter_any():
             request.bytes += len(part)
             if request.bytes > most and not request.is_robots:
                 raise Trouble(DropReason.HTTP_TOO_LARGE, f"more than {most:,} bytes")
+            if request.share < needed and (is_encoded or request.bytes > request.share):
+                await self._budget.take(request, needed - request.share)
             body.write(part)
             if request.bytes > most:
+                body.truncate(most)
                 break
-        data = body.getvalue()[:most]
-        if encoding:
-            data = decoded(data, encoding, most)
-            if len(data) > most and not request.is_robots:
-                detail = f"more than {most:,} bytes, decoded from {request.bytes:,}"
-                raise Trouble(DropReason.HTTP_TOO_LARGE, detail)
-            data = data[:most]
-        if not data and not request.is_robots:
-            raise Trouble(DropReason.HTTP_BROKEN, "empty body")
-        return answer._replace(body=data)
+        return body.getvalue()
 
 
 def _open(sockets: set[socket.socket]) -> set[socket.socket]:
@@ -233,14 +248,18 @@ class _CheckedResolver(AbstractResolver):
 
     def __init__(self, resolve: Resolve, addresses: Addresses, at_once: int):
         self._resolve, self._addresses = resolve, addresses
-        self._turn = asyncio.Semaphore(min(at_once, LOOKUPS_AT_ONCE))
+        self._turn, self._queued = asyncio.Semaphore(min(at_once, LOOKUPS_AT_ONCE)), set[str]()
 
     async def resolve(
         self, host: str, port: int = 0, family: socket.AddressFamily = socket.AF_INET
     ) -> list[ResolveResult]:
         request = _REQUEST.get()
-        with request.held_up():  # no server is to blame while others are looked up
-            await self._turn.acquire()
+        self._queued.add(host)
+        try:
+            with request.held_up():  # no server is to blame while others are looked up
+                await self._turn.acquire()
+        finally:
+            self._queued.discard(host)
         try:
             async with asyncio.timeout(LOOKUP_S):
                 addresses = await self._resolve(host.rstrip("."))
@@ -258,36 +277,42 @@ class _CheckedResolver(AbstractResolver):
             results.append(ResolveResult(hostname=host, host=address, port=port, family=family, proto=0, flags=flags))
         return results
 
+    async def share(self, *call: Any) -> None:
+        """Told by the library, in its task, of a request whose host another one looks up, or has looked up."""
+        host = call[-1].host
+        _REQUEST.get().waits_with = lambda: host in self._queued
+
     async def close(self) -> None:
         """Does nothing: it holds nothing."""
 
 
 def _failed(error: Exception, request: Request) -> Trouble:
     """Translates an error of the library for the caller."""
-    host, where = request.target.host, f"{request.address or request.target.host}:{request.target.port}"
-    reason, detail, is_certain = DropReason.HTTP_UNREACHABLE, "", False
+    target = request.target
+    where = f"{request.address or target.host}:{target.port}"
     cause: Any = getattr(error, "os_error", None) or error
+    unreachable = DropReason.HTTP_UNREACHABLE
     if isinstance(cause, _RefusedError):
-        reason, detail = DropReason.HTTP_REFUSED, str(cause)
-    elif isinstance(cause, socket.gaierror):
-        detail, is_certain = f"{host}: {cause.strerror or cause}", cause.errno in NOT_THERE
-    elif isinstance(cause, OSError) and cause.errno in _OURS:
-        return Trouble(reason, f"this machine: {_in_words(cause)}", is_ours=True)
-    elif isinstance(error, aiohttp.ClientConnectorCertificateError):
+        return Trouble(DropReason.HTTP_REFUSED, str(cause))
+    if isinstance(cause, socket.gaierror):
+        detail = f"{target.host}: {cause.strerror or cause}"
+        return Trouble(unreachable, detail, is_certain=cause.errno in NOT_THERE)
+    if isinstance(cause, OSError) and cause.errno in _OURS:
+        return Trouble(unreachable, f"this machine: {_in_words(cause)}", is_ours=True)
+    if isinstance(error, aiohttp.ClientConnectorCertificateError):
         why = getattr(error.certificate_error, "verify_message", "") or error.certificate_error
-        detail = f"{where}: certificate: {why}"
-    elif isinstance(error, aiohttp.ClientConnectorError):
-        detail = f"{where}: {'TLS: ' if isinstance(error, aiohttp.ClientSSLError) else ''}{_in_words(cause)}"
-    elif isinstance(error, (aiohttp.InvalidURL, UnicodeError)):
-        detail, is_certain = f"{host}: no name that can be looked up", True
-    elif isinstance(error, TimeoutError):  # of a lookup, which is ended before the request where it takes very long
-        reason, detail = DropReason.HTTP_TIMEOUT, f"{host}: no address"
-    elif isinstance(error, aiohttp.ClientPayloadError):
-        why = _in_words(error.__cause__ or error)
-        reason, detail = DropReason.HTTP_BROKEN, f"cut or broken after {request.bytes:,} bytes: {why}"
-    else:
-        reason, detail = DropReason.HTTP_BROKEN, _in_words(error)
-    return Trouble(reason, detail, is_certain=is_certain)
+        return Trouble(unreachable, f"{where}: certificate: {why}")
+    if isinstance(error, aiohttp.ClientConnectorError):
+        tls = "TLS: " if isinstance(error, aiohttp.ClientSSLError) else ""
+        return Trouble(unreachable, f"{where}: {tls}{_in_words(cause)}")
+    if isinstance(error, (aiohttp.InvalidURL, UnicodeError)):
+        return Trouble(unreachable, f"{target.host}: no name that can be looked up", is_certain=True)
+    if isinstance(error, TimeoutError):  # of a lookup, which is ended before the request where it takes very long
+        return Trouble(DropReason.HTTP_TIMEOUT, f"{target.host}: no address")
+    detail = _in_words(error)
+    if isinstance(error, aiohttp.ClientPayloadError):
+        detail = f"cut or broken after {request.bytes:,} bytes: {_in_words(error.__cause__ or error)}"
+    return Trouble(DropReason.HTTP_BROKEN, detail)
 
 
 def _in_words(error: BaseException) -> str:
@@ -304,5 +329,12 @@ def _in_words(error: BaseException) -> str:
 
 @cache
 def _tls() -> ssl.SSLContext:
-    """The TLS settings of this process, with the certificates of its system."""
-    return ssl.create_default_context()
+    """The TLS settings of this process. If the system has no certificates (slim containers), certifi's are used."""
+    context = ssl.create_default_context()
+    folder = ssl.get_default_verify_paths().capath
+    if not context.get_ca_certs() and not (folder and any(Path(folder).iterdir())):
+        with suppress(ImportError):
+            import certifi
+
+            context.load_verify_locations(certifi.where())
+    return context

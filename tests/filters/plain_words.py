@@ -13,7 +13,7 @@ import unicodedata2
 from fontTools.unicodedata import script
 
 from altalign.filters.one_caption import blocks, folded, mix
-from altalign.filters.words import STEP_1, STEP_2
+from altalign.filters.word_kernels import STEP_1, STEP_2
 from tools.make_unicode_data import simple_lower_case
 
 UINT64 = (1 << 64) - 1

@@ -125,13 +125,14 @@ def test_quotes_that_never_close_have_no_file_read_once_a_line(monkeypatch):
         assert all(isinstance(row, lines.Bad) for row in rows)
         needed.append(len(read_lines))
     assert needed[1] < 3 * needed[0]
+    assert "too many above never were" in rows[-1].error
 
 
-def test_a_row_of_a_hundred_lines_is_kept_and_one_more_is_too_many():
-    rows = rows_of(b'url,caption\na,"' + b"\n" * 99 + b'"\nb,"' + b"\n" * 100 + b'"\nc,three\n')
+def test_a_row_of_a_thousand_lines_is_kept_and_one_more_is_too_many():
+    rows = rows_of(b'url,caption\na,"' + b"\n" * 999 + b'"\nb,"' + b"\n" * 1_000 + b'"\nc,three\n')
     assert [row.values[0] for row in rows if isinstance(row, lines.Row)] == ["a", "c"]
     errors = [row.error for row in rows if isinstance(row, lines.Bad)]
-    assert errors == ["of more than 100 lines; is a quote not closed?", "unexpected end of data"]
+    assert errors == ["of more than 1,000 lines; is a quote not closed?", "unexpected end of data"]
 
 
 def test_of_the_keys_of_json_objects_so_many_are_held_as_a_message_needs(tmp_path):

@@ -11,7 +11,7 @@ out: trainings on other conditions are measured on the same.
 """
 
 from collections import Counter
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import ExitStack, nullcontext
 from dataclasses import dataclass
 from fractions import Fraction
@@ -96,7 +96,7 @@ def build(folder: str, runs: Runs, *, held_out: float, pairs: int) -> dict[str, 
         request |= {name: getattr(runs.data, name) for name in ("where", "weight_by", "nulls")}
         request["scores"] = list(runs.scores.values())
     mark = storage.join(folder, "index.json")
-    if (known := storage.read_json(mark)).get("asked") == request:
+    if (known := read_mark(mark)).get("asked") == request and _is_whole(folder, known):
         return known
     storage.delete(folder)
     is_chosen = bool(pairs or has_weights)
@@ -118,6 +118,24 @@ def build(folder: str, runs: Runs, *, held_out: float, pairs: int) -> dict[str, 
         facts["chosen"] = {why or KEPT: count for why, count in sorted(reasons.items())}
     storage.write_json(mark, facts)
     return facts
+
+
+def read_mark(mark: str) -> dict[str, Any]:
+    """What a file says of those beside it; empty where it is not there or damaged: all are made again."""
+    try:
+        return storage.read_json(mark)
+    except UnreadableError:
+        return {}
+
+
+def _is_whole(folder: str, known: Mapping[str, Any]) -> bool:
+    """Whether the files of an index are as large as its mark says; a power cut may leave less of them."""
+    sources = known["sources"].values()
+    sizes = {HELD_OUT: known["held_out_pairs"] * PAIR.itemsize}
+    sizes |= {one["file"]: one["pairs"] * PAIR.itemsize for one in sources}
+    sizes |= {one["weights"]: one["pairs"] * _WEIGHT.itemsize for one in sources if "weights" in one}
+    paths = {storage.join(folder, name): size for name, size in sizes.items()}
+    return all(storage.exists(path) and storage.stamp(path).size == size for path, size in paths.items())
 
 
 def read_pairs(path: str, kind: "np.dtype[np.void]" = PAIR) -> Pairs:

@@ -21,6 +21,7 @@ from altalign.errors import UnreadableError, UsageError
 from altalign.eval.class_names import Classes
 from altalign.eval.sets import CaptionedImage, captioned_set, labelled_set
 from altalign.filters.image_headers import sniff
+from altalign.train.data import index
 from altalign.train.settings.training import DataSettings, TrainConfig
 
 CLASSES = "classes.json"
@@ -79,7 +80,7 @@ def pack(folder: str, chosen: DataSettings, say: _Say) -> str:
         files += paths
     columns: dict[str, Any] = {"image_column": chosen.image_column, "caption_column": chosen.caption_column}
     source: dict[str, Any] = {"files": {path: asdict(storage.stamp(path)) for path in files}, **columns}
-    if storage.read_json(storage.join(folder, _MARK)).get("asked") != source:
+    if index.read_mark(storage.join(folder, _MARK)).get("asked") != source:
         number = len(source["files"])
         say(f"packing {number:,} tars and tables; they have no lineage: what was dropped before them is not known")
         tars = [pattern for pattern in chosen.files if pattern.endswith(".tar")]
@@ -101,7 +102,7 @@ def pack_classes(folder: str, config: TrainConfig, say: _Say) -> str:
     chosen, column = config.classification, config.data.image_column
     source = {"classes": chosen.train, "image_column": column, "label_column": chosen.label_column}
     source |= {"names": chosen.classes} if chosen.classes else {}
-    if storage.read_json(storage.join(folder, _MARK)).get("asked") != source:
+    if index.read_mark(storage.join(folder, _MARK)).get("asked") != source:
         say(f"packing the images of {chosen.train}")
         classes = Classes.named(chosen.classes) if chosen.classes else None
         columns: dict[str, Any] = {"image_column": column, "label_column": chosen.label_column}

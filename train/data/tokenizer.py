@@ -136,6 +136,8 @@ def given(settings: TokenizerSettings, weights: str = "") -> CaptionTokenizer | 
     path = (settings.file or weights).removeprefix(OF_RUN)
     if path and storage.kind(path) == "folder":
         path = storage.join(path, _FILE)
+        if not settings.file and not storage.exists(path):
+            return None
     elif not settings.file:
         return None
     return read(path, tokens_at_most=settings.tokens_at_most)

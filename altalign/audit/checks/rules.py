@@ -77,6 +77,8 @@ class Rules:
 def _table(path: str) -> Hashes | None:
     """A table of sorted hashes, mapped; None if the rule drops nothing because all n-grams are in it."""
     facts, hashes = storage.read_json(f"{path}.json"), arrays.mapped(f"{path}.npy")
+    if facts.get("hash_versions") != identity.HASH_VERSIONS:
+        raise UnreadableError(f"{path}.json: hashes of version {facts.get('hash_versions')}: not what is known here")
     if hashes.dtype != np.uint64 or hashes.shape != (facts.get("rows"),):
         raise UnreadableError(f"{path}.npy: not the hashes that {path}.json speaks of")
     return None if facts.get("all") is True else hashes

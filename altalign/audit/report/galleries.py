@@ -72,8 +72,10 @@ def within(at_most: int) -> Callable[[bytes | None], Picture]:
         if data is None or kind is None:
             return None
         uri = frame.data_uri(data, kind)
+        if len(uri) > left:
+            return ""
         left -= len(uri)
-        return uri if left >= 0 else ""
+        return uri
 
     return picture
 

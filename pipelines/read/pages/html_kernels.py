@@ -1,9 +1,9 @@
 """Finds image elements of an HTML document in one pass over its bytes.
 
 It has the tokenizer of the HTML standard, and of tree construction only what decides about images: an `<img>` start tag
-makes an image element wherever it stands, but inside text (script, style, title, textarea, comments, …) and inside
-<template>; an `<image>` does so outside of SVG and MathML. In these, and in XHTML, `/>` ends an element and CDATA
-sections are text. Of open elements only their number is known, by kind. Framesets count for nothing.
+makes an image element wherever it stands, but inside text (script, style, title, textarea, comments, …), inside
+<template>, and behind an accepted <frameset>; an `<image>` does so outside of SVG and MathML. In these, and in XHTML,
+`/>` ends an element and CDATA sections are text. Of open elements only their number is known, by kind.
 
 Every byte is looked at a bounded number of times, whatever the page. Functions take `page`, the address of `size` bytes
 of valid UTF-8 without a byte order mark.
@@ -20,8 +20,10 @@ from altalign.filters.bits import address_of, equal64, first_bit, load8, load_in
 COLUMNS = ("src", "data-src", "data-lazy-src", "data-original", "srcset", "data-srcset", "alt")
 _PLACES = 2 * len(COLUMNS)  # and behind them the two of the `href` of a <base>
 
-_IMG, _IMAGE, _BASE, _TEMPLATE, _FOREIGN, _RAW, _SCRIPT = (1 << bit for bit in range(7))
-_COLUMN = 7  # the bits from here on: number of an attribute's column, counted from 1
+_IMG, _IMAGE, _BASE, _TEMPLATE, _FOREIGN, _RAW, _SCRIPT, _PLAINTEXT, _FRAMESET, _HAS_CONTENT = (
+    1 << bit for bit in range(10)
+)
+_COLUMN = 10  # the bits from here on: number of an attribute's column, counted from 1
 _ELEMENTS = {
     _IMG: "img",
     _IMAGE: "image",
@@ -30,6 +32,11 @@ _ELEMENTS = {
     _FOREIGN: "svg math",
     _RAW: "script style textarea title xmp iframe noembed noframes plaintext",
     _SCRIPT: "script",
+    _PLAINTEXT: "plaintext",
+    _FRAMESET: "frameset",
+    # These, and text, make a later <frameset> void.
+    _HAS_CONTENT: "applet area body br button dd dt embed hr iframe image img input keygen li listing marquee object "
+    "pre select table textarea wbr xmp",
 }
 _SLOTS, _MULTIPLIER = 256, 0x100000001B3  # of a hash table of names with linear probing
 
@@ -38,6 +45,7 @@ _ENDS_NAME = sum(1 << byte for byte in b"\t\n\f\r />")
 _ENDS_ATTRIBUTE_NAME = _ENDS_NAME | 1 << ord("=")
 _ENDS_VALUE = sum(1 << byte for byte in b"\t\n\f\r >")
 _LESS, _GREATER, _SLASH, _EQUALS, _DASH, _BANG, _QUESTION, _BRACKET, _QUOTE, _APOSTROPHE = b"<>/=-!?]\"'"
+_NUL = 1
 
 
 @cache
@@ -80,9 +88,9 @@ def find_images(text: np.ndarray, table: np.ndarray, images_at_most: int, is_xml
     values = np.empty(_PLACES + 2, np.int32)
     base_begin, base_end, filled = -1, -1, 0
     foreign, templates = int(is_xml), 0  # how many are open
-    at = 0
+    at = content = filled
     while at >= 0:
-        begin, is_end = _next_tag(page, size, at, foreign)
+        begin, is_end, content = _next_tag(page, size, at, foreign, content)
         name, end = _name(page, size, begin)
         flags = _class_of(name, names)
         at, is_closed = _after_tag(page, size, end, flags & (_IMG | _IMAGE | _BASE), values, names)
@@ -92,6 +100,7 @@ def find_images(text: np.ndarray, table: np.ndarray, images_at_most: int, is_xml
             foreign -= flags & _FOREIGN != 0 and foreign > is_xml
             templates -= flags & _TEMPLATE != 0 and templates > 0
         elif flags & _IMG or (flags & _IMAGE and not foreign):
+            content = 1
             if templates:
                 continue
             if filled == len(images):
@@ -104,6 +113,9 @@ def find_images(text: np.ndarray, table: np.ndarray, images_at_most: int, is_xml
             if base_begin < 0 and not templates and foreign <= is_xml:
                 base_begin, base_end = int(values[_PLACES]), int(values[_PLACES + 1])
         elif not (foreign and is_closed):
+            if flags & _PLAINTEXT or (flags & _FRAMESET and not content):
+                break
+            content |= flags & _HAS_CONTENT
             foreign += flags & _FOREIGN != 0 and not is_closed
             templates += flags & _TEMPLATE != 0
             if flags & _RAW:
@@ -149,25 +161,28 @@ def _starts_with(page: int, size: int, at: int, text: bytes) -> bool:
 
 
 @numba.njit(cache=True, nogil=True)
-def _next_tag(page: int, size: int, at: int, foreign: int) -> tuple[int, bool]:
-    """The position of the next tag's name (the page's length if none), and whether it is an end tag.
+def _next_tag(page: int, size: int, at: int, foreign: int, content: int) -> tuple[int, bool, int]:
+    """The position of the next tag's name (the page's length if none), whether it is an end tag, and `content`.
 
-    `foreign` is not 0 if the parser is in SVG or MathML.
+    `content` is not 0 if there was text before the tag, `foreign` if the parser is in SVG or MathML.
     """
     while True:
+        if not content:
+            at = _after(page, size, at, _SPACE | _NUL)
+            content = int(at < size and load8(page, at) != _LESS)
         at = _find(page, size, at, _LESS)
         if at + 2 >= size:
-            return size, False
+            return size, False, content
         second = load8(page, at + 1)
         is_end = second == _SLASH
         if 97 <= (load8(page, at + 1 + is_end) | 0x20) <= 122:
-            return at + 1 + is_end, is_end
+            return at + 1 + is_end, is_end, content
         if second == _BANG:
             at = _after_declaration(page, size, at, foreign)
         elif is_end or second == _QUESTION:
             at = _find(page, size, at + 2, _GREATER) + 1
         else:
-            at += 1
+            at, content = at + 1, 1
 
 
 @numba.njit(cache=True, nogil=True)

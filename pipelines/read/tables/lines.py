@@ -26,7 +26,9 @@ _FORMS: dict[str, Form] = {
     **{".csv": "csv", ".tsv": "tsv", ".jsonl": "jsonl", ".ndjson": "jsonl"},
 }
 _TOO_LONG = f"longer than {LINE_BYTES >> 20} MiB"
-_LINES_AT_MOST = 100  # in a CSV row: a file of quotes that are never closed is read so many times over
+_LINES_AT_MOST = 1_000  # in a CSV row
+_PATIENCE = 16  # so many times over a file may be read in search of closing quotes
+_LINE_COST = 64  # reading a line again costs about as much as reading so many bytes
 _REPEATED_BYTES = 16 * LINE_BYTES  # a list of captions may repeat the URLs of its row up to so many bytes
 _OBJECTS_CHECKED = 1_000
 _NAMES_AT_MOST = 1_000  # JSON keys that are noted beside the needed ones
@@ -157,14 +159,15 @@ def _rows_of_json(
     captions = value.get(many)
     items = (captions or [None]) if isinstance(captions, list) else [captions]
     others = {name: value.get(name) for name in columns if name and name != many}
-    wrong = [*(wrong_type(name, [each]) for name, each in others.items()), wrong_type(many, items)]
-    if any(wrong):
-        yield Bad(offset, next(filter(None, wrong)))
-        return
+    for name in filter(None, columns):
+        if wrong := wrong_type(name, items if name == many else [others[name]]):
+            yield Bad(offset, wrong)
+            return
     extra = extras.encode({name: value.get(name) for name in keep}) if keep else None
     of_each = sum(len(each) for each in others.values() if each) + len(extra or "")
     if len(items) * of_each > _REPEATED_BYTES:
-        yield Bad(offset, f"{len(items):,} captions, each of which would repeat {of_each:,} bytes of its row")
+        what = "URLs and kept columns" if extra else "URLs"
+        yield Bad(offset, f"{len(items):,} captions, which would repeat {of_each:,} bytes of {what} each")
         return
     for item in items:
         row = tuple(item if name == many else others.get(name) for name in columns)
@@ -230,25 +233,30 @@ def _records(file: BinaryIO, form: Form) -> Iterator[_Record]:
 def _csv(lines: Iterator[_Line]) -> Iterator[_Record]:
     """Yields the records of a CSV.
 
-    An unclosed quote must not swallow the rows below it: all lines of its record but the first are read again.
+    An unclosed quote must not swallow the rows below it: all lines of its record but the first are read again. A
+    hostile file could be read as often as it has lines, so patience ends: from then on a quote has to be closed on its
+    line.
     """
     record, again = list[_Line](), list[_Line]()  # lines of the record, and those to read again, the next last
-    size = 0
+    size = seen = cost_of_reading_again = 0
 
     def next_line() -> str | None:
-        nonlocal size
+        nonlocal size, seen
+        if record and cost_of_reading_again > _PATIENCE * (LINE_BYTES + seen):
+            raise csv.Error("a quote is not closed on its line, and too many above never were")
         if len(record) == _LINES_AT_MOST:
             raise csv.Error(f"of more than {_LINES_AT_MOST:,} lines; is a quote not closed?")
         entry = again.pop() if again else next(lines, None)
         if entry is None:
             return None
         record.append(entry)
-        if isinstance(entry[1], Bad):
-            raise csv.Error(entry[1].error)
-        size += len(entry[1])
+        seen, (_, line) = max(seen, entry[0]), entry
+        if isinstance(line, Bad):
+            raise csv.Error(line.error)
+        size += len(line)
         if size > LINE_BYTES:
             raise csv.Error(f"{_TOO_LONG}; is a quote not closed?")
-        return entry[1]
+        return line
 
     csv.field_size_limit(max(csv.field_size_limit(), LINE_BYTES))  # the limit holds for the process, and is low
     reader = csv.reader(iter(next_line, None), strict=True)
@@ -261,7 +269,9 @@ def _csv(lines: Iterator[_Line]) -> Iterator[_Record]:
             return
         except csv.Error as error:
             yield record[0][0], str(error), 0
-            again += record[:0:-1]
+            if len(record) > 1:
+                cost_of_reading_again += size + _LINE_COST * len(record)
+                again += record[:0:-1]
             reader = csv.reader(iter(next_line, None), strict=True)
             continue
         offset, first = record[0]

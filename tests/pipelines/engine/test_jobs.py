@@ -29,10 +29,11 @@ def test_many_elements_are_read_from_a_file_of_the_run(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("master", "losses", "leaves", "count"),
     [
-        ("spark://host:7077", 2, [], 3),
-        ("spark://host:7077", 3, [], 3),
-        ("spark://host:7077", 2, ["trouble.json"], 1),  # a unit says why
-        ("local[2]", 2, [], 1),
+        ("spark://host:7077", 2, ["workers/host-1"], 3),
+        ("spark://host:7077", 3, ["workers/host-1"], 3),
+        ("spark://host:7077", 2, ["workers/host-1", "trouble.json"], 1),  # a unit says why
+        ("spark://host:7077", 2, [], 1),  # nothing can work
+        ("local[2]", 2, ["workers/host-1"], 1),
     ],
 )
 @pytest.mark.usefixtures("jars_there")
@@ -52,7 +53,7 @@ def test_a_job_that_a_cluster_gives_up_is_begun_again(
 
     class Job:
         def wait_until_finish(self) -> None:
-            seen.append(run)
+            seen.append(storage.names(run.path("log", "workers")))
             for name in leaves:
                 storage.write_json(run.path("log", *name.split("/")), {"kind": "defect", "message": "unit 1"})
             if len(seen) <= losses:
@@ -70,7 +71,7 @@ def test_a_job_that_a_cluster_gives_up_is_begun_again(
         pipeline(run, "tables/units", given),
     ):
         pass
-    assert len(seen) == count
+    assert seen == [[]] * count  # signs of workers are those of one job
     why = "RuntimeError: Pipeline x failed in state FAILED: java.lang.Exception: a worker is lost"
     line = f"tables/units: Spark gave the job up ({why}); it is begun again\n"
     assert capsys.readouterr().err == line * (count - 1)

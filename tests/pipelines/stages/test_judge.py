@@ -1,6 +1,6 @@
 """Judging: what is measured and dropped, and pairs in most rows of a pool."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -16,7 +16,7 @@ from altalign.data.reasons import REASONS, Stage, drop_where, reasons_of
 from altalign.data.schema import CANDIDATE, DROPPED
 from altalign.pipelines.run.text_tables import SURVIVOR
 from altalign.pipelines.stages import group_survivors, judge
-from altalign.pipelines.stages.group_survivors import in_one_order
+from altalign.pipelines.stages.group_survivors import Sorted
 from altalign.pipelines.stages.judge import Judged, TextMeasures
 from altalign.storage import parquet
 
@@ -59,12 +59,13 @@ def test_a_pair_in_most_rows_is_grouped_from_few_and_the_rows_are_the_same(
     Path("config.toml").write_text(CONFIG, encoding="utf-8")
     sorted_rows = list[int]()
 
-    def noted(rows: pa.Table) -> Any:
-        sorted_rows.append(len(rows))
-        return in_one_order(rows)
+    class Noted(Sorted):
+        def __init__(self, *args: Any) -> None:
+            super().__init__(*args)
+            sorted_rows.append(len(self.short))
 
     for module in (judge, group_survivors):
-        monkeypatch.setattr(module, "in_one_order", noted)
+        monkeypatch.setattr(module, "Sorted", Noted)
     found, most = [], []
     for at_most in (rows, 10):
         sorted_rows.clear()
@@ -158,7 +159,7 @@ def test_dropped_rows_are_those_of_a_loop(tmp_path: Path, batches: list[tuple[in
     assert duckdb.sql(f"from '{tmp_path}/dropped.parquet'").to_arrow_table().to_pylist() == expected
 
 
-# Survivors in order ------------------------------------------------------------------
+# Survivors in order, all in memory or by stretches ------------------------------------------------------------------
 
 
 def _batches(seed: int, count: int = 5) -> list[pa.RecordBatch]:
@@ -183,9 +184,30 @@ def _batches(seed: int, count: int = 5) -> list[pa.RecordBatch]:
     return found
 
 
+@pytest.mark.parametrize("seed", range(20))
+def test_rows_that_are_read_again_are_those_in_memory(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    batches, times = _batches(seed), 0
+
+    def again() -> Iterator[pa.RecordBatch]:
+        nonlocal times
+        times += 1
+        return iter(batches)
+
+    held = Sorted(again, size=0)
+    monkeypatch.setattr(group_survivors, "STRETCH_BYTES", 1_000)
+    apart = Sorted(again, size=group_survivors.HELD_BYTES + 1)
+    assert times == 2
+    assert apart.short.equals(held.short)
+    assert apart.bytes.tolist() == held.bytes.tolist()
+    assert apart.repeated.tolist() == held.repeated.tolist()
+    for at in (np.flatnonzero(held.repeated), np.flatnonzero(~held.repeated)):
+        (whole,), parts = list(held.stretches(at)), list(apart.stretches(at))
+        assert pa.concat_tables(parts).combine_chunks().equals(whole)
+        assert apart.take(at[:7]).equals(whole.slice(0, 7).combine_chunks())
+    assert times > 4  # in parts
+
+
 def test_the_order_is_that_of_image_key_page_file_and_row() -> None:
-    rows, is_repeated = in_one_order(pa.Table.from_batches(_batches(3)))
+    rows = Sorted(lambda: _batches(3), size=0).take(np.arange(sum(batch.num_rows for batch in _batches(3))))
     found = [tuple(row[name] for name in ("image_id", "key", "page_url", "file", "row")) for row in rows.to_pylist()]
     assert found == sorted(found, key=lambda row: (*row[:2], row[2] is not None, (row[2] or "").encode(), *row[3:]))
-    keys = [row[1] for row in found]
-    assert is_repeated.tolist() == [n > 0 and key == keys[n - 1] for n, key in enumerate(keys)]

@@ -63,7 +63,7 @@ def nothing_is_left() -> Iterator[None]:
 @pytest.fixture(autouse=True)
 def short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(hosts, "BACKOFF_S", 0.02)
-    monkeypatch.setattr(hosts, "PAUSED_S", 0.02)
+    monkeypatch.setattr(hosts, "PROBED_AFTER_S", 0.02)
 
 
 def fetch(

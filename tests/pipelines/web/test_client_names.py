@@ -78,8 +78,12 @@ def test_a_proxy_of_the_environment_is_not_asked(monkeypatch: pytest.MonkeyPatch
 
 
 @pytest.mark.faults
-def test_names_that_hang_cost_no_other_host_its_images(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Half of all names hang for longer than a try, more than there are threads: the others wait their turn."""
+@pytest.mark.parametrize("images", [1, 3])
+def test_names_that_hang_cost_no_other_host_its_images(images: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Half of all names hang for longer than a try, more than there are threads: the others wait their turn.
+
+    That is so for all requests that share a lookup.
+    """
     real, lookups_at_once = socket.getaddrinfo, 8
 
     def getaddrinfo(host: bytes, *arguments: Any, **named: Any) -> Any:
@@ -92,9 +96,9 @@ def test_names_that_hang_cost_no_other_host_its_images(monkeypatch: pytest.Monke
 
     monkeypatch.setattr(socket, "getaddrinfo", getaddrinfo)
     monkeypatch.setattr(transport, "LOOKUPS_AT_ONCE", lookups_at_once)
-    with Server({"/0": script(200, IMAGE)}) as server:
+    with Server({f"/{n}": script(200, IMAGE) for n in range(images)}) as server:
         hosts = [f"{'hang' if n % 2 else 'good'}{n}.test" for n in range(48)]
-        urls = [server.url("/0", host) for host in hosts]
+        urls = [server.url(f"/{n}", host) for host in hosts for n in range(images)]
         settings = settings_of(server.port, threads=8, retries=0)
         with Client(settings) as client:
             clock = Clock(client)

@@ -15,6 +15,7 @@ from altalign.data.reasons import DropReason
 from altalign.pipelines.web import hosts
 from altalign.pipelines.web.calls import Answer, Request, Trouble
 from altalign.pipelines.web.fetching import EXTENDED_S
+from altalign.pipelines.web.hosts import Network
 from tests.pipelines.web.virtual import EPOCH_S, VirtualLoop, Web, answer, play, settings_of
 
 Site = Callable[[Request], Awaitable[Answer]]
@@ -148,16 +149,16 @@ def test_hanging_hosts_hold_up_no_other() -> None:
     assert len(good_s) == 3200
     assert max(good_s) < 4 * 3200 * 0.1 / 64  # alone, the good ones take a quarter of that
     assert played.ended_s < 90
-    assert {response.reason for response in played.responses} == {None, TIMEOUT, NOT_ASKED}
+    assert {response.reason for response in played.responses} == {None, TIMEOUT}
 
 
-def test_one_hanging_host_with_a_fifth_of_the_images_costs_little_more_than_two_timeouts() -> None:
+def test_one_hanging_host_with_a_fifth_of_the_images_costs_little_more_than_one_timeout() -> None:
     web = web_of(a=good(), b=good(), hang=hanging)
     played = play(web, urls_of("a", 400) + urls_of("b", 400) + urls_of("hang", 200), settings_of(timeout_s=10))
-    assert played.ended_s < 22
-    assert len(web.times("hang")) == 2
+    assert played.ended_s < 12
+    assert len(web.times("hang")) <= 8
     unasked = [response for response in played.responses if response.reason == NOT_ASKED]
-    assert len(unasked) >= 198
+    assert len(unasked) >= 190
     assert not any(response.tries for response in unasked)
     assert unasked[0].detail.startswith("hang was given up after ")
 
@@ -165,7 +166,7 @@ def test_one_hanging_host_with_a_fifth_of_the_images_costs_little_more_than_two_
 @pytest.mark.parametrize("honour_robots", [True, False])
 @pytest.mark.parametrize("images", [1, 3, 300])
 def test_a_host_that_has_never_answered_gets_one_more_try(*, images: int, honour_robots: bool) -> None:
-    """After a second's pause."""
+    """After a second's pause at most, or two where three have failed together."""
     web = web_of(hang=hanging)
     played = play(web, urls_of("hang", images), settings_of(honour_robots=honour_robots, timeout_s=5, retries=4))
     assert played.ended_s < 5 + 2 + 5 + 0.3
@@ -173,7 +174,7 @@ def test_a_host_that_has_never_answered_gets_one_more_try(*, images: int, honour
     assert {response.reason for response in played.responses if response.tries or honour_robots} == {TIMEOUT}
     assert {response.reason for response in played.responses} <= {TIMEOUT, NOT_ASKED}
     assert [round(each.seconds, 1) for each in played.responses[0].tries] == (
-        [] if honour_robots else [5.0] if images > 1 else [5.0, 5.0]
+        [] if honour_robots else [5.0] if images == 300 else [5.0, 5.0]
     )
     if honour_robots:
         assert played.responses[0].detail == "robots.txt: no answer of 192.0.2.4 within 5 s"
@@ -302,7 +303,8 @@ def test_a_name_that_is_not_there_is_looked_up_a_few_times_only() -> None:
 
 
 @pytest.mark.parametrize("failing", [hanging, refusing])
-def test_a_network_that_is_gone_for_a_while_costs_no_image(failing: Site) -> None:
+@pytest.mark.parametrize("retries", [0, 2])
+def test_a_network_that_is_gone_for_a_while_costs_no_image(failing: Site, retries: int) -> None:
     begin_s, end_s = 1.0, 21.0 if failing is hanging else 11.0
 
     def is_there() -> bool:
@@ -314,7 +316,7 @@ def test_a_network_that_is_gone_for_a_while_costs_no_image(failing: Site) -> Non
 
     web = Web(lambda _: site, is_there)
     urls = [f"http://h{n % 97}/{n}" for n in range(2000)]
-    played = play(web, urls, settings_of(timeout_s=10, retries=2, threads=16))
+    played = play(web, urls, settings_of(timeout_s=10, retries=retries, threads=16))
     assert Counter(response.reason for response in played.responses) == {None: 2000}
     assert Counter(url for _, url in web.log).most_common(1)[0][1] <= 3
 
@@ -334,7 +336,6 @@ def test_a_network_that_stays_away_stops_the_command() -> None:
         "run the same command again when it is back, it goes on where it stopped"
     )
     assert max(when for when, _ in web.log) < 10
-    assert not any(counts > 2 for counts in Counter(url for _, url in web.log).values())  # no image has failed for it
 
 
 def test_hosts_that_hang_at_the_end_are_no_outage() -> None:
@@ -342,7 +343,25 @@ def test_hosts_that_hang_at_the_end_are_no_outage() -> None:
     web = web_of(a=good(), x=hanging, y=hanging)
     played = play(web, urls_of("a", 50) + urls_of("x", 3) + urls_of("y", 3), settings_of(timeout_s=5, retries=1))
     assert played.ended_s < 30
-    assert Counter(response.reason for response in played.responses) == {None: 50, TIMEOUT: 4, NOT_ASKED: 2}
+    assert Counter(response.reason for response in played.responses) == {None: 50, TIMEOUT: 6}
+
+
+def test_one_host_that_refuses_us_now_is_no_gone_network() -> None:
+    """It has many ports, and was the last to answer; another host can still be connected to."""
+
+    async def connects(endpoint: tuple[str, int]) -> bool:
+        return endpoint == ("192.0.2.1", 80)
+
+    async def main() -> bool:
+        network = Network(connects, lambda *, is_paused: None)  # noqa: ARG005
+        network.answered("a.test", ("192.0.2.1", 80))
+        for port in range(100):
+            network.answered("z.test", ("192.0.2.9", port))
+        return await network.was_gone("Connection refused")
+
+    loop = VirtualLoop()
+    assert not loop.run_until_complete(main())
+    loop.close()
 
 
 # A machine with too little --------------------------------------------------------------------------------------------

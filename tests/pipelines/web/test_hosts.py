@@ -39,32 +39,32 @@ def test_the_longest_pause_holds() -> None:
     assert (pace.ready_s(), pace.pause) == (50.0, GONE)
 
 
-def test_a_host_that_is_given_up_again_needs_one_failure_until_it_answers() -> None:
+def test_a_host_that_is_given_up_again_is_so_for_longer_until_it_answers() -> None:
     host, now = host_of(), 0.0
-    for is_again in (False, True):
-        failures = 1
-        while not host.failed(now, now - 1, GONE, patience_s=10):
-            now, failures = now + 1, failures + 1
-        assert (host.given_up_until_s - now, failures == 1) == (hosts.GIVEN_UP_S, is_again)
+    lasted = []
+    for _ in range(8):
+        while not host.failed(now, now - 20, GONE, patience_s=10):
+            now += 1
+        lasted.append(host.given_up_until_s - now)
         now = host.given_up_until_s
+    assert lasted == [60, 120, 240, 480, 960, 960, 960, 960]
     host.answered(now)
-    assert not host.failed(now, now, GONE, patience_s=10)
+    while not host.failed(now, now - 20, GONE, patience_s=10):
+        now += 1
+    assert host.given_up_until_s - now == 60
 
 
-def test_a_host_that_has_never_answered_is_asked_once_at_a_time_and_pauses() -> None:
-    host = host_of(at_once=8)
+def test_a_host_that_fails_is_asked_once_at_a_time_after_growing_pauses() -> None:
+    host, pauses = host_of(at_once=8), []
+    for _ in range(9):
+        host.failed(100.0, 100.0, GONE, patience_s=1e9)
+        pauses.append(max(0.0, host.probe_s - 100.0))
+    assert pauses == [0, 0.5, 1, 2, 4, 8, 10, 10, 10]
     host.running = 1
     assert not host.has_room
-    host.failed(100.0, 100.0, GONE, patience_s=1e9)
-    assert host.ready_s() == 101.0
-    host.is_known = True
     host.answered(100.0)
     assert host.has_room
-    pauses = []
-    for _ in range(7):
-        host.failed(100.0, 100.0, GONE, patience_s=1e9)
-        pauses.append(host.paused_until_s)
-    assert pauses == [0, 0, 0, 0, 101, 101, 101]
+    assert host.ready_s() < 100
 
 
 def test_a_host_with_a_pause_or_a_failure_to_remember_is_not_forgotten() -> None:
@@ -113,15 +113,24 @@ def test_any_text_may_be_a_retry_after(value: str, date: str) -> None:
     assert seconds is None or 0 <= seconds <= hosts.RETRY_AFTER_S_AT_MOST
 
 
-def test_a_host_that_has_answered_is_given_twenty_failures_in_a_row() -> None:
+def test_requests_that_were_under_way_together_do_not_give_up_a_host_that_has_answered() -> None:
     host = host_of(at_once=16)
-    host.is_known = True
-    host.answered(5.0)
-    assert not any(host.failed(20.0, 4.9, GONE, patience_s=1) for _ in range(50))  # made before it answered
-    assert host.failures == 0
-    assert [host.failed(20.0, 10.0, GONE, patience_s=1) for _ in range(20)] == [False] * 19 + [True]
+    for _ in range(100):
+        host.answered(5.0)
+    assert not any(host.failed(20.0, 4.9, GONE, patience_s=1) for _ in range(50))
+    assert (host.failures, host.lost) == (0, 50)
+    assert not any(host.failed(20.0, 10.0, GONE, patience_s=1) for _ in range(16))
+    assert host.failed(31.0, 21.0, GONE, patience_s=1)
 
 
-def test_a_name_that_is_not_there_is_asked_for_twice() -> None:
-    host, gone = host_of(), Trouble(DropReason.HTTP_UNREACHABLE, "no such name", is_certain=True)
-    assert [host.failed(20.0, 20.0, gone, patience_s=10) for _ in range(2)] == [False, True]
+def test_a_host_of_which_many_urls_hang_is_given_more_failures() -> None:
+    allowed = []
+    for lost_of_a_hundred in (0, 2, 20, 50, 90):
+        host = host_of()
+        for number in range(100):
+            if number >= lost_of_a_hundred:
+                host.answered(float(number))
+            else:
+                host.failed(0.0, 0.0, GONE, patience_s=1e9)
+        allowed.append(host.failures_at_most)
+    assert allowed == [5, 5, 10, 20, 20]

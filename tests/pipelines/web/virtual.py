@@ -14,6 +14,7 @@ from altalign.pipelines.web.addresses import Addresses
 from altalign.pipelines.web.calls import HEADERS_READ, Answer, Call, Request, Response, Target
 from altalign.pipelines.web.client import BYTES_IN_FLIGHT_AT_MOST, UNIT_DEADLINE_S
 from altalign.pipelines.web.fetching import Fetching
+from altalign.pipelines.web.hosts import Network
 from altalign.pipelines.web.schedule import Budget
 from altalign.settings.curate import FetchSettings
 
@@ -136,7 +137,7 @@ def play(
         return 0.5 + (next(seeds) * 0.618 % 1 - 0.5) / 1000
 
     async def main() -> Played:
-        budget = Budget(BYTES_IN_FLIGHT_AT_MOST, loop.call_soon)
+        budget = Budget(BYTES_IN_FLIGHT_AT_MOST, 2 * settings.bytes_at_most, loop.call_soon)
         addresses = Addresses(settings.ports, settings.allow_addresses)
         most = open_at_most or 8 * settings.threads
         fetching = Fetching(
@@ -149,7 +150,7 @@ def play(
             open_at_most=most,
         )
         fetching._wall, fetching._draw = lambda: EPOCH_S + loop.time(), random
-        fetching._connects = web.connects
+        fetching._network = Network(web.connects, fetching.schedule.pause)
         call = Call(urls, deadline_s)
         call.deliveries = deliveries = _Deliveries()
         fetching.begin(call)

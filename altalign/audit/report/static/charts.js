@@ -75,7 +75,8 @@ const CHARTS = (() => {
   const decades = (most) => Array.from({ length: Math.floor(Math.log10(most)) + 1 }, (_, power) => 10 ** power);
 
   function said(chart, i) {
-    return `${chart.labels[i]}: ${whole.format(chart.kept[i])} ${chart.names[0]}, ${whole.format(chart.dropped[i])} ${chart.names[1]}`;
+    const gone = chart.names[1] ? `, ${whole.format(chart.dropped[i])} ${chart.names[1]}` : "";
+    return `${chart.labels[i]}: ${whole.format(chart.kept[i])} ${chart.names[0]}${gone}`;
   }
 
   function draw(element) {

@@ -31,6 +31,9 @@ TEXTS = tokens(r"""
 TEMPLATES = tokens(
     "<template>  </template>  <template/>  <template><p>  </template>  <title>  </title>  <style>  </style>"
 )
+FRAMESETS = tokens(
+    r"<frameset>  </frameset>  <frame>  <noframes>  </noframes>  <p>  <div>  <!-- c -->  \0  text  <input>  <body>"
+)
 FOREIGN = tokens(r"""
     <svg>  </svg>  <svg/>  <math>  </math>  <math/>  <font>  <font color=x>  <![CDATA[ <img> ]]>  <title>text</title>
     <desc/>  <svg><g><path d=x/></g></svg>  <svg><path></svg>

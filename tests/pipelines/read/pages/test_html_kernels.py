@@ -21,6 +21,7 @@ from tests.pipelines.read.pages import plain_pages
 from tests.pipelines.read.pages.tag_soup import (
     BASES,
     FOREIGN,
+    FRAMESETS,
     HTML,
     IMAGES,
     TEMPLATES,
@@ -60,6 +61,12 @@ def test_images_among_comments_scripts_and_other_texts_are_those_of_the_parser(p
 @settings(derandomize=True, deadline=None, max_examples=300)
 @given(soup(IMAGES, HTML, TEMPLATES, TEMPLATES))
 def test_images_around_templates_are_those_of_the_parser(page):
+    assert_same(page)
+
+
+@settings(derandomize=True, deadline=None, max_examples=200)
+@given(soup(IMAGES, FRAMESETS, FRAMESETS, size=12))
+def test_images_around_framesets_are_those_of_the_parser(page):
     assert_same(page)
 
 

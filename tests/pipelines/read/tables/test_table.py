@@ -370,7 +370,7 @@ def test_a_list_that_would_repeat_a_long_url_too_often_is_a_broken_row(tmp_path)
     path = compress(tmp_path / "table.jsonl", line.encode() + b'{"url": "http://a/", "caption": "one"}\n')
     _, broken, _ = read_all(path)
     assert captions(path) == ["one"]
-    assert broken[0]["error"] == "1,000 captions, each of which would repeat 300,009 bytes of its row"
+    assert broken[0]["error"] == "1,000 captions, which would repeat 300,009 bytes of URLs each"
 
 
 def test_many_rows_come_in_bounded_stretches_without_loss(tmp_path):
