@@ -43,6 +43,12 @@ def full_disk(error: BaseException, folder: str, *, writing: str = "") -> FullDi
     what = f" while writing {writing}" if writing else ""
     if isinstance(error, OSError) and error.errno == errno.EDQUOT:
         what += " (the quota is used up)"
+    elif folder:
+        with suppress(OSError):
+            status = os.statvfs(_existing(folder))
+            is_full_of_files = status.f_files and not status.f_favail
+            left = f"{status.f_bavail * status.f_frsize:,} bytes free"
+            what += f" ({'it holds as many files as it can' if is_full_of_files else left})"
     repair = "make room and run the same command again, it continues"
     return FullDiskError(f"{folder or 'the disk'}: no space left on the device{what}; {repair}")
 
@@ -58,10 +64,15 @@ def naming_a_full_disk(folder: str, writing: str) -> Iterator[None]:
         raise
 
 
+def _existing(path: str) -> Path:
+    """The path, or the nearest folder above it that exists."""
+    place = Path(path).absolute()
+    return next(folder for folder in (place, *place.parents) if folder.exists())
+
+
 def free_bytes(path: str) -> int | None:
     """Bytes free where `path` is, or will be; None where that cannot be known."""
-    place = Path(path).absolute()
-    return None if is_remote(path) else shutil.disk_usage(next(f for f in (place, *place.parents) if f.exists())).free
+    return None if is_remote(path) else shutil.disk_usage(_existing(path)).free
 
 
 # Reading -------------------------------------------------------------------------------------------------------------

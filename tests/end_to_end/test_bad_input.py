@@ -410,10 +410,12 @@ def test_a_parquet_page_that_is_damaged_names_its_file(folder: Path, capsys: pyt
 # Nothing, and hardly anything -----------------------------------------------------------------------------------------
 
 
-def test_an_input_may_have_files_without_rows_or_bytes(folder: Path) -> None:
+def test_files_without_rows_or_bytes_are_named(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (folder / "text" / "header.csv").write_text("url,caption\n", encoding="utf-8")
     (folder / "text" / "none.csv").write_bytes(b"")
     assert main(["curate", "config.toml"]) == 0
+    said = "text/header.csv and 1 more: no row, record or page in it (0 bytes, or a header alone)"
+    assert said in " ".join(capsys.readouterr().err.split())
 
 
 @pytest.mark.parametrize("content", ["no rows", "no bytes"])

@@ -81,7 +81,7 @@ def chained(*errors: BaseException) -> RuntimeError:
         (
             chained(KeyError("k"), OSError(errno.ENOSPC, "No space left on device")),
             FullDiskError,
-            "no space left on the device; make room",
+            "no space left on the device (",
         ),
         (chained(OSError(errno.EDQUOT, "Quota exceeded")), FullDiskError, "(the quota is used up); make room"),
         (
