@@ -108,7 +108,10 @@ DEFECT = (
     "altalign: ZeroDivisionError: ours; a defect of altalign, or a file of the run was changed by hand; please "
     "report it with what --debug shows\n"
 )
-FULL = "altalign: /runs/x: no space left on the device; make room and run the same command again, it continues\n"
+FULL = (
+    r"altalign: /runs/x: no space left on the device \([\d,]+ bytes free\); make room and run the same command "
+    r"again, it continues\n"
+)
 
 
 @pytest.mark.parametrize(
