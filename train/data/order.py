@@ -142,8 +142,10 @@ class Order:
         together: int = 1,
     ):
         if weights and (wrong := sources.keys() ^ weights.keys()):
-            what = f"{min(wrong)} is not in both; there are {', '.join(sources)}"
-            raise UsageError(f"[data] source_weights: {what}: give each one, 0 to leave it out")
+            name = next(name for name in {**weights, **sources} if name in wrong)
+            what = f"no weight for {name}" if name in sources else f"{name}: no such source in the runs"
+            names = ", ".join(sources)
+            raise UsageError(f"[data] source_weights: {what}; there are {names}: give each one, 0 to leave it out")
         if empty := [name for name, size in sources.items() if weights.get(name) and not size]:
             raise UsageError(f"[data] source_weights: {', '.join(empty)} has no pairs; give it 0")
         self.seed, self.sources, self._together = seed, sources, together

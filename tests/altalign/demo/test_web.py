@@ -187,4 +187,5 @@ def test_a_later_capture_of_an_image_differs_from_the_first(written: tuple[Path,
 def test_a_file_in_the_place_of_the_folder_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "web").write_text("notes", encoding="utf-8")
     assert main(["demo", str(tmp_path / "web")]) == 2
-    assert capsys.readouterr().err == f"altalign: {tmp_path / 'web'}: a file, where a folder is meant; choose another\n"
+    what = "a file, or a folder that holds something else; choose another, or empty it"
+    assert capsys.readouterr().err == f"altalign: {tmp_path / 'web'}: {what}\n"
