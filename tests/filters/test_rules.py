@@ -58,7 +58,7 @@ def test_a_null_where_a_value_is_needed_is_an_error_and_keeps_nothing(name: str)
         "caption": pa.array(["a", None]),
         "has_identity": pa.array([True, None]),
     }
-    with pytest.raises(AltalignError, match=rf"text\.py line \d+: {name}: it returned 2 of bool with 1 nulls;"):
+    with pytest.raises(AltalignError, match=rf"text\.py line \d+: {name}: it returned null for 1;"):
         rule.mask(columns, config_of({}))
 
 

@@ -136,8 +136,6 @@ def given(settings: TokenizerSettings, weights: str = "") -> CaptionTokenizer | 
     path = (settings.file or weights).removeprefix(OF_RUN)
     if path and storage.kind(path) == "folder":
         path = storage.join(path, _FILE)
-        if not settings.file and not storage.exists(path):
-            return None
     elif not settings.file:
         return None
     return read(path, tokens_at_most=settings.tokens_at_most)
@@ -152,7 +150,7 @@ def read(path: str, *, tokens_at_most: int) -> CaptionTokenizer:
     try:
         tokenizer = CaptionTokenizer(storage.read_bytes(path).decode(), tokens_at_most=tokens_at_most)
     except FileNotFoundError:
-        advice = "give a tokenizer.json in [tokenizer] file, or none to train one"
+        advice = "put a tokenizer.json there, or give one in [tokenizer] file"
         raise UsageError(f"{path}: no such tokenizer; {advice}") from None
     except (MemoryError, AltalignError):
         raise
