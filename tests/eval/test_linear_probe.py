@@ -107,7 +107,9 @@ def test_a_probe_of_sets_is_measured_on_another(tmp_path: Path) -> None:
     found = linear_probe(test, train, held, Features(ENCODER, batch=5))
     assert found.metrics == {"top1": 75, "top5": 100, "mean_per_class": pytest.approx(250 / 3)}
     assert found.facts["train_images"] == 15
-    assert found.outcomes["rank"].tolist() == [1, 1, 1, 2]
+    ranks = found.outcomes["rank"].tolist()
+    assert ranks[:3] == [1, 1, 1]
+    assert ranks[3] > 1  # 2 or 3: both other classes are as far
 
 
 # VTAB -----------------------------------------------------------------------------------------------------------------
