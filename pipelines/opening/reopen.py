@@ -126,7 +126,8 @@ def check_folder(run: Run) -> None:
     if not storage.is_remote(run.folder):
         above = next((str(each) for each in Path(storage.absolute(run.folder)).parents if each.exists()), "/")
         if storage.kind(above) != "folder":
-            raise UsageError(f"{run.folder}: {above} is a file, where the folder of a run is meant; choose another [run] folder")
+            what = f"{above} is a file, where the folder of a run is meant"
+            raise UsageError(f"{run.folder}: {what}; choose another [run] folder")
     if storage.exists(run.path("run.json")):
         atomic_change.settle(run.folder)
     elif any(name != "log" and not storage.is_partial(name) for name in storage.entries(run.folder)):
