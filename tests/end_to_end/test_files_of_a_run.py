@@ -113,7 +113,8 @@ def test_a_run_of_an_earlier_version_has_no_number(run: Path, capsys: pytest.Cap
     (run / FILE).unlink()
     assert main(["audit", str(run), "--digest"]) == 2
     assert "its manifest names no list of files" in capsys.readouterr().err
-    assert main(["audit", str(run)]) == 0
+    assert main(["audit", str(run)]) == 1
+    assert "it names no files.jsonl" in " ".join(capsys.readouterr().out.split())
 
 
 # altalign curate --repair -------------------------------------------------------------------------------------------
