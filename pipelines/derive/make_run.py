@@ -9,7 +9,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
-from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -103,10 +102,8 @@ def make(making: Making, run: Run, flags: Sequence[str]) -> Run:
             try:
                 _make(making, run, grounds, pipeline_options)
             except Exception as error:
-                try:
-                    _check_unchanged(making.parents, run)
-                except UsageError as busy:
-                    raise busy from error
+                if busy := _busy(making.parents, run):
+                    raise UsageError(busy) from error
                 raise
         if not run.config.run.keep_work:
             storage.delete_units([run.path("work")])
@@ -127,13 +124,6 @@ def _check_folder(run: Run, parents: Sequence[str], grounds: Grounds) -> None:
 
 def _make(making: Making, run: Run, grounds: Grounds, pipeline_options: Any) -> None:
     parents = making.parents
-    choosing = curate.each(CHOSEN, partial(plan_of, parents), making.choose)
-    writing = curate.each(
-        WRITTEN,
-        partial(_plan_shards, parents),
-        partial(_write, parents),
-        seconds=lambda _, units: copy_shards.SECONDS_PER_SAMPLE * sum(unit["rows"] for unit in units),
-    )
     with (
         storage.temporary(run.work("temporary")),
         started(run, pipeline_options),
@@ -142,22 +132,34 @@ def _make(making: Making, run: Run, grounds: Grounds, pipeline_options: Any) -> 
         for step in making.before:
             curate.run_step(run, step, pipeline_options)
         making.prepare(run)
-        for step in (choosing, writing):
-            curate.run_step(run, step, pipeline_options)
+        choosing = curate.each(CHOSEN, partial(plan_of, parents), making.choose)
+        curate.run_step(run, choosing, pipeline_options)
+        units = _plan_shards(parents, run)
+        writing = curate.each(
+            WRITTEN,
+            lambda _: units,
+            partial(_write, parents),
+            seconds=lambda _, left: copy_shards.SECONDS_PER_SAMPLE * sum(unit["rows"] for unit in left),
+        )
+        curate.run_step(run, writing, pipeline_options)
     shards, copied = dict(run.all_facts(WRITTEN)), _copy_files(parents, run)
-    copy_scores.follow(parents, run, _plan_shards(parents, run), shards)
-    _check_unchanged(parents, run)
+    copy_scores.follow(parents, run, units, shards)
+    if busy := _busy(parents, run):
+        raise UsageError(busy)
     _conclude(making, run, shards, copied)
 
 
-def _check_unchanged(parents: Sequence[Parent], run: Run) -> None:
+def _busy(parents: Sequence[Parent], run: Run) -> str:
+    """What is wrong where another command has changed a parent since the choice began; empty where none has."""
     for parent in parents:
+        is_same = False
         with suppress(AltalignError):
             atomic_change.check_none(parent.folder)
-            if listing.number(parent.folder) == parent.digest:
-                continue
-        what = "busy: another command has changed it meanwhile"
-        raise UsageError(f"{parent.folder}: {what}; delete {run.folder}, and run this one again")
+            is_same = listing.number(parent.folder) == parent.digest
+        if not is_same:
+            what = "busy: another command has changed it meanwhile"
+            return f"{parent.folder}: {what}; delete {run.folder}, and run this one again"
+    return ""
 
 
 # Rows, and shards of them ---------------------------------------------------------------------------------------------
@@ -283,8 +285,7 @@ def _conclude(making: Making, run: Run, shards: Mapping[str, ShardFacts], copied
     counts = Counts.from_json([*before, *(row for facts in chosen for row in facts.counts)])
     of_rules = [row for parent in parents for row in of_parents.failed_of(parent)]
     failed = FailedCounts.from_json([*of_rules, *(row for facts in chosen for row in facts.failed)])
-    shared = sum(one.last_image == other.first_image for one, other in pairwise(shards.values()))
-    images = sum(facts.images for facts in shards.values()) - shared
+    images = shard_files.distinct_images(shards.values())
     near_duplicates = storage.read_json(outputs.near_duplicates(run, "found.json"))
     # what each step of one parent left; of the steps after that, the summary knows
     funnel = parquet.read_table(parents[0].path(FUNNEL.path)).to_pylist() if len(parents) == 1 else []

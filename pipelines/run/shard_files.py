@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import pairwise
 from typing import Any, BinaryIO, NamedTuple, cast
 
 import numpy as np
@@ -47,6 +48,13 @@ def filled(chosen: Sequence[tuple[str, int]], per_shard: int) -> list[list[Slice
     """Cuts what is chosen (names and rows) into shards of exactly `per_shard` rows; the last may have fewer."""
     left = sum(rows for _, rows in chosen)
     return list(slices(chosen, (min(per_shard, left - begin) for begin in range(0, left, per_shard))))
+
+
+def distinct_images(shards: Iterable[ShardFacts]) -> int:
+    """The images of shards in one order, where one may be the last of a shard and the first of the next."""
+    ordered = list(shards)
+    shared = sum(before.last_image == after.first_image for before, after in pairwise(ordered))
+    return sum(facts.images for facts in ordered) - shared
 
 
 def write_shard(folder: str, name: str, samples: Iterable[tuple[Mapping[str, object], bytes]]) -> ShardFacts:

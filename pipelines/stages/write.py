@@ -5,7 +5,6 @@ The manifest is written last.
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
-from itertools import pairwise
 from typing import Any, cast
 
 import numpy as np
@@ -80,8 +79,7 @@ def write_rows(run: Run, name: str, parts: Iterable[tuple[str, npt.NDArray[np.in
 def conclude(run: Run) -> None:
     """Write counts and summary, then the list of all files, the data-set card, and the manifest last."""
     shards = dict(run.all_facts(shard_tables.WRITTEN))
-    shared = sum(before.last_image == after.first_image for before, after in pairwise(shards.values()))
-    end(run, shards, images=sum(facts.images for facts in shards.values()) - shared)
+    end(run, shards, images=shard_files.distinct_images(shards.values()))
 
 
 def end(
