@@ -14,7 +14,7 @@ import subprocess
 import sys
 import threading
 import traceback
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from functools import cached_property
 from queue import Empty, SimpleQueue
@@ -22,7 +22,6 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from altalign.errors import AltalignError
 from altalign.machine import children, interrupts, memory, startup, threads
-from altalign.machine.cores import cores
 
 if TYPE_CHECKING:
     from multiprocessing.connection import Connection
@@ -180,12 +179,6 @@ class _Process:
     def wait(self) -> int:
         children.end([self._process], within_s=_ENDS_WITHIN_S)
         return self._process.returncode
-
-
-def spread(work: Callable[[Item], Result], items: Sequence[Item], *, seconds: float, at_once: int) -> list[Result]:
-    """The result of each item, in order; the first error ends all. Processes do it where `seconds` of one core pay."""
-    with OF_COMMAND.used(worth(seconds, min(cores(), len(items)))):
-        return threads.in_threads(InProcesses(work), items, at_once)
 
 
 # In the process -------------------------------------------------------------------------------------------------------
