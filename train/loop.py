@@ -4,7 +4,7 @@ import gc
 import math
 import os
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing, contextmanager
 from datetime import timedelta
@@ -141,16 +141,7 @@ def _steps(
                 writing.result()  # raises what has befallen it
             ranks.noted(step)
             is_logged = step % loop.log_every == 0 or step == last
-            try:
-                values = learner.step(step, batch, sources=list(data.samples.sources) if is_logged else [])
-            except NotFiniteError as error:  # on all ranks: each writes the keys of its pairs, to find the cause
-                place = training_folder.path(config, "log", f"not-finite-step-{step}-rank-")
-                pairs = {"step": step, "keys": batch.keys, "sources": batch.sources}
-                storage.write_json(f"{place}{ranks.rank}.json", pairs)
-                raise NotFiniteError(
-                    f"{error}; its pairs are in {place}*.json (a file a process); go on from an earlier checkpoint "
-                    "with a lower [schedule] peak, or a longer warm-up"
-                ) from None
+            values = _stepped(config, learner, step, batch, ranks, list(data.samples.sources) if is_logged else [])
             signal = ranks.any(signalled())
             if is_logged:
                 lines.write(step, values, waited_s=waited)
@@ -175,6 +166,21 @@ def _steps(
                 lines.evaluated(step, evaluated.of_model())
             idle = time.monotonic()
     return 0
+
+
+def _stepped(
+    config: TrainConfig, learner: Learner | ClassLearner, step: int, batch: Batch, ranks: Ranks, sources: Sequence[str]
+) -> dict[str, float]:
+    """One step. Where loss or gradient is not finite, each rank writes the keys of its pairs, to find the cause."""
+    try:
+        return learner.step(step, batch, sources=sources)
+    except NotFiniteError as error:
+        place = training_folder.path(config, "log", f"not-finite-step-{step}-rank-")
+        storage.write_json(f"{place}{ranks.rank}.json", {"step": step, "keys": batch.keys, "sources": batch.sources})
+        raise NotFiniteError(
+            f"{error}; its pairs are in {place}*.json (a file a process); go on from an earlier checkpoint with a "
+            "lower [schedule] peak, or a longer warm-up"
+        ) from None
 
 
 def _restored(config: TrainConfig, data: TrainingData, learner: Learner | ClassLearner, ranks: Ranks) -> int:

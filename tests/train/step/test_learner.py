@@ -1,5 +1,6 @@
 """The learner: a step that may not be taken, how a device computes, rates of steps, negatives by source."""
 
+import json
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -8,6 +9,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from altalign.errors import AltalignError
+from altalign.train import loop
 from altalign.train.data.batches import Batch, padded
 from altalign.train.run.ranks import Ranks
 from altalign.train.settings.training import Precision, ScheduleSettings, TrainConfig
@@ -42,6 +45,24 @@ def test_a_gradient_that_is_no_number_is_not_stepped_with(tmp_path: Path, monkey
     with pytest.raises(NotFiniteError, match="step 100: the gradient's norm is inf"):
         learner.step(100, drawn(4))
     assert all(torch.equal(before[name], parameter) for name, parameter in learner.model.named_parameters())
+
+
+def test_each_process_keeps_the_pairs_of_a_step_that_failed(tmp_path: Path) -> None:
+    class Failing:
+        def step(self, number: int, batch: object, *, sources: object) -> None:  # noqa: ARG002
+            raise NotFiniteError(f"step {number}: the loss is nan")
+
+    config = TrainConfig.model_validate({"run": {"folder": str(tmp_path)}})
+    batch = drawn(4)
+    for rank in range(2):
+        with pytest.raises(
+            AltalignError, match=r"step 7: the loss is nan; its pairs are in .*not-finite-step-7-rank-\*\.json"
+        ):
+            loop._stepped(
+                config, Failing(), 7, batch.chunk(2 * rank, 2 * rank + 2), Ranks(rank, 2, torch.device("cpu")), []
+            )  # type: ignore[arg-type]
+    kept = [json.loads((tmp_path / "log" / f"not-finite-step-7-rank-{rank}.json").read_text()) for rank in range(2)]
+    assert [key for facts in kept for key in facts["keys"]] == batch.keys
 
 
 def test_a_step_in_bfloat16_is_near_one_in_float32_and_leaves_float32() -> None:
