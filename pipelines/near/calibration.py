@@ -152,16 +152,7 @@ def _measured(run: Run, budget: float, sampled: int) -> tuple[Calibration, Facts
     strict = round(max(similar, SEARCHED_ABOVE), 4)
     true_pairs = measures.true_near_duplicates(pairs, decoys, similarity_above=strict)
     compared = len(tests.numbers) * (1 + settings.mirrored)  # views of test images with each image of the pool
-    try:
-        lines = [measures.fit(pairs.without(true_pairs))]
-        with suppress(ValueError):  # of too few decoys
-            lines.append(measures.fit(decoys))
-    except ValueError as error:
-        raise AltalignError(f"{run.folder}: {error}") from error
-    try:
-        above = measures.smallest_threshold(lines, comparisons=compared, budget=budget)
-    except ValueError as error:
-        raise UsageError(f"--false-positives {budget:g}: {error}; allow more") from error
+    lines, above = _threshold(run, pairs.without(true_pairs), decoys, compared, budget)
     calibration = replace(calibration, similarity_above=above)
     by_recall = _recall(run.config, calibration, vectors[measured], of_measured)
     rates = [float(line.rates(above)) for line in lines]  # what is expected is not below what decoys say
@@ -184,6 +175,22 @@ def _measured(run: Run, budget: float, sampled: int) -> tuple[Calibration, Facts
         "labelled_pairs": None,
     }
     return calibration, facts, _looked_at(run, search, pool, tests, pairs, above)
+
+
+def _threshold(
+    run: Run, unrelated: Comparisons, decoys: Comparisons, compared: int, budget: float
+) -> tuple[list[Line], float]:
+    """The rates of false positives, of decoys too where they suffice, and the threshold that keeps the budget."""
+    try:
+        lines = [measures.fit(unrelated)]
+        with suppress(ValueError):  # of too few decoys
+            lines.append(measures.fit(decoys))
+    except ValueError as error:
+        raise AltalignError(f"{run.folder}: {error}") from error
+    try:
+        return lines, measures.smallest_threshold(lines, comparisons=compared, budget=budget)
+    except ValueError as error:
+        raise UsageError(f"--false-positives {budget:g}: {error}; allow more") from error
 
 
 def _recall(
