@@ -421,7 +421,7 @@ def write(self, data):
         os.kill(os.getpid(), signal.SIGKILL)
     self._due_s = 0.0
     real(self, data)
-    self.sending.result()
+    self._sending.result()
 objects.GrowingObject.write = write
 from altalign.cli import main
 sys.exit(main(["curate", "config.toml", "{in_store(s3, "run")}"]))

@@ -136,7 +136,7 @@ def test_a_process_that_is_killed_is_one_line_and_the_run_continues(
     struck = int(blows.struck(wanted, step)[0])
     assert (wanted / f"process-{struck}").exists()
     assert line_of(done.stderr).startswith(
-        f"altalign: process {struck}, one of those that this command works with, was killed; "
+        f"altalign: process {struck}, one of those that this command works with, ended with SIGKILL; "
     )
     check_nothing_left(folder, wanted, halves=True)
     check_continues(folder, wanted, embedded)

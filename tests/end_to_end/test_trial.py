@@ -127,13 +127,16 @@ def test_a_trial_that_is_killed_goes_on_to_the_same_prediction_and_asks_for_noth
     start, arguments = Path(shutil.copytree(folder, folder / "start")), ["trial", "config.toml", *SAMPLE]
     since = len(server.requests())
     whole = faults.copied(start, "whole")
-    points = faults.drawn(faults.changes(whole, arguments), KILLS, "trial")
+    points, missed = faults.drawn(faults.changes(whole, arguments), KILLS, "trial"), 0
     for point in points:
         new = faults.copied(start, f"killed at {point}")
-        assert faults.give(new, arguments, faults.killed, point).code == -signal.SIGKILL
+        killed = faults.give(new, arguments, faults.killed, point)
+        missed += not killed.at
+        assert killed.code == (-signal.SIGKILL if killed.at else 0), killed.output
         again = faults.give(new, arguments)
         assert again.code == 0, again.output
         assert predicted(new / "run") == predicted(whole / "run"), point  # how long it took differs
+    assert missed <= 1  # the last of the changes may not come
     asked = Counter(url for url in asked_for(server, since=since) if "/png/" in url)
     assert max(asked.values()) <= 1 + KILLS + KILLS // 2  # what a kill has lost is asked for again
 

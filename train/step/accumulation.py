@@ -13,7 +13,7 @@ import inspect
 import math
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -41,6 +41,7 @@ class StepResult:
     drift: float  # root of the mean squared distance of a pair's embeddings from the first pass's; 0 of one pass
     embeddings: Embeddings  # of this process's pairs, without gradient
     own: tuple[float, ...] = ()  # means of the losses that need no other pair: of reconstruction, of captions
+    broken: tuple[int, ...] = ()  # where the loss is not finite, the ranks that have an embedding that is not
 
 
 class Towers(nn.Module):
@@ -191,7 +192,9 @@ def _finished(
     if not math.isfinite(summed):
         model.zero_grad(set_to_none=True)
         batch_norm.apply_collected(model, torch.zeros_like(statistics))
-        return result
+        is_whole = torch.stack([part.isfinite().all(1) for part in embeddings]).all(0)
+        by_rank = whole.gathered(is_whole.to(torch.uint8)).split(list(whole.sizes))
+        return replace(result, broken=tuple(rank for rank, rows in enumerate(by_rank) if not rows.all()))
     if temperature.requires_grad:
         temperature.backward(total[1].to(temperature.dtype))
     batch_norm.apply_collected(model, total[len(own) :].to(statistics.dtype))

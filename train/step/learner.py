@@ -77,7 +77,8 @@ class Learner:
         )
         state = f"the loss is {result.loss}, at temperature {result.temperature:.4g} and rate {rate:.3g}"
         if not math.isfinite(result.loss):
-            raise NotFiniteError(f"step {number}: {state}")
+            cause = f"; embeddings of rank {', '.join(map(str, result.broken))} are no numbers" if result.broken else ""
+            raise NotFiniteError(f"step {number}: {state}{cause}")
         hardness = negatives_by_source(result, batch.sources, sources, block=self._block) if sources else {}
         norm = float(optimizers.gradient_norm(self.model))
         if not math.isfinite(norm):
