@@ -108,9 +108,9 @@ def test_what_is_added_and_packed_in_a_store_has_the_bytes_of_that_on_a_disk(mad
     if made.store.scheme == "gs":  # a file of the other server has the time of its last write
         assert {path: storage.stamp(path) for path in kept} == {path: before[path] for path in kept}
     for folder in (here, run):
-        assert main(["merge", folder]) == 0
-    assert tree_of(run) == tree(Path(here))
-    assert left_over(run) == []
+        assert main(["merge", folder, "--to", f"{folder}-packed"]) == 0
+    assert tree_of(f"{run}-packed") == tree(Path(f"{here}-packed"))
+    assert left_over(f"{run}-packed") == []
 
 
 @ONE_STORE
