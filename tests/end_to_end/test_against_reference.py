@@ -252,6 +252,11 @@ def _crowded(captions: Sequence[str], names: Sequence[str]) -> list[Candidate]:
         for n, caption in enumerate(captions)
     ]
     rows += [Candidate(url, "a dog") for url in ODD_URLS]
+    # a blocked image that passes the text rules, in every form: what is drawn need not have one
+    rows += [
+        Candidate(f"http://c{n}.example/blocked.png", "dog", image_sha256=pictures()["blocked"].sha256)
+        for n in range(12)
+    ]
     rows += [Candidate(url, "A dog’s  text") for url in urls]
     return rows + [Candidate(f"{urls[7]}#{n}", f"text {n:b}") for n in range(60)]
 

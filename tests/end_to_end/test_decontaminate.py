@@ -373,7 +373,7 @@ def test_a_test_image_that_cannot_be_read_stops_the_run_before_images_are_fetche
         ),
         (
             'test_sets=[{name = "a", path = "pool.parquet", image_column = "img"}]',
-            'pool.parquet: no column "img" (there are url, caption, image)',
+            'pool.parquet: no columns "img" (there are url, caption, image)',
         ),
         ("calibration=nowhere", "[decontaminate] calibration = 'nowhere': no calibration.json is there"),
         ("embedder=onnx:none.onnx", "none.onnx"),

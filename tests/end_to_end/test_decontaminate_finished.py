@@ -125,7 +125,7 @@ def half(curated: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     [
         (
             ("--test-set", "own=run/shards/00000.tar"),
-            "run/shards: overlaps the run's own folder run",
+            "run/shards/00000.tar: overlaps the run's own folder run",
         ),
         (("--test-set", "all=."), ".: overlaps the run's own folder run"),
         (
