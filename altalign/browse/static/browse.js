@@ -1,0 +1,788 @@
+"use strict";
+// The browse page: pairs of a run, found by filters; other thresholds; decisions.
+(() => {
+  const byId = (id) => document.getElementById(id);
+  const TOKEN = new URLSearchParams(location.search).get("token") ?? "";
+  const WIDE = matchMedia("(min-width: 60rem)");
+  const whole = new Intl.NumberFormat("en");
+  const short = new Intl.NumberFormat("en", { maximumSignificantDigits: 4, notation: "compact" });
+  const state = { filter: {}, sort: "", tab: "look" }; // what the address has
+  const thresholds = new Map(); // by setting: those that are not the run's
+  const marks = new Set(); // keys
+  const revealed = new Set(); // numbers of rows whose blurred picture is shown
+  let run = null;
+
+  // Elements: what strangers wrote becomes text, never markup ---------------------------------------------------------
+
+  function h(name, attributes = {}, ...inside) {
+    const made = name.startsWith("svg:") ? document.createElementNS("http://www.w3.org/2000/svg", name.slice(4)) : document.createElement(name);
+    for (const [key, value] of Object.entries(attributes)) {
+      if (typeof value === "function") made.addEventListener(key, value);
+      else if (value !== false && value != null) made.setAttribute(key, value === true ? "" : value);
+    }
+    made.append(...inside.filter((each) => each != null && each !== ""));
+    return made;
+  }
+
+  // Control and format characters are written out, as in the report: they could turn or hide the text around them.
+  const MISLEADING = /(?![\u00ad\u061c\u200c-\u200f])[\p{Cc}\p{Cf}\p{Cs}\p{Zl}\p{Zp}]|(?<=[\p{Mn}\p{Me}]{4})[\p{Mn}\p{Me}]/gu;
+  const NAMES = { "\n": "\\n", "\r": "\\r", "\t": "\\t" };
+  const visible = (text) => text.replace(MISLEADING, (each) => NAMES[each] ?? `\\u${each.codePointAt(0).toString(16).padStart(4, "0")}`);
+
+  function untrusted(text, atMost = 400) {
+    const every = [...text], left = every.length - atMost;
+    const shown = h("bdi", { dir: "auto" }, visible(every.slice(0, atMost).join("")));
+    return left > 0 ? h("span", {}, shown, h("span", { class: "cut" }, ` … ${whole.format(left)} characters more`)) : shown;
+  }
+
+  const LINK = /^https?:\/\/[!#-&(-;=?-[\]-_a-~]+$/i; // printable ASCII without quotes, angle brackets and backslashes
+  const linked = (text) => (LINK.test(text) && text.length <= 500 ? h("a", { href: text, rel: "noreferrer noopener", target: "_blank" }, untrusted(text, 120)) : untrusted(text, 2000));
+  const code = (text) => h("span", {}, ...visible(text).split("`").map((part, i) => (i % 2 ? h("code", {}, part) : part)));
+  const named = (value) => (value ? untrusted(value, 60) : h("span", { class: "none" }, value === null ? "none" : "empty"));
+  const counted = (pairs, images) => `${whole.format(pairs)} pair${pairs === 1 ? "" : "s"}${images == null ? "" : ` of ${whole.format(images)} image${images === 1 ? "" : "s"}`}`;
+
+  // Where the browser forbids the clipboard, the text is selected, so that a key copies it.
+  function copyable(text, label) {
+    const from = h("pre", {}, h("code", {}, text));
+    const button = h("button", { type: "button", class: "copy", click: async () => {
+      const copied = await navigator.clipboard?.writeText(text).then(() => true, () => false);
+      if (!copied) getSelection().selectAllChildren(from);
+      button.textContent = copied ? "Copied" : "Selected: press Ctrl+C";
+    } }, label);
+    return h("div", { class: "copyable" }, from, button);
+  }
+
+  const sqlOf = (sql, what) => h("details", { class: "sql" }, h("summary", {}, "SQL", h("span", { class: "hidden" }, ` of ${what}`)), copyable(sql, "Copy SQL"));
+  // A new query in place of the old one, which stays open if it was.
+  function putSql(into, sql, what) {
+    const made = sqlOf(sql, what);
+    made.open = into.firstElementChild?.open ?? false;
+    into.replaceChildren(made);
+  }
+
+  const say = (text) => { byId("said").textContent = text; };
+
+  // Questions to the server -------------------------------------------------------------------------------------------
+
+  const problems = new Map();
+  function problem(where, text) {
+    text ? problems.set(where, text) : problems.delete(where);
+    byId("failed").hidden = !problems.size;
+    byId("failed").textContent = [...new Set(problems.values())].join(" ");
+  }
+
+  async function ask(path, body, signal) {
+    const post = body && { method: "POST", headers: { "content-type": "application/json" }, body: JSON.stringify(body) };
+    const answer = await fetch(`${path}?token=${encodeURIComponent(TOKEN)}`, { ...post, signal }).catch((error) => {
+      throw signal?.aborted ? error : new Error("The server does not answer; is altalign browse still running?");
+    });
+    const found = await answer.json().catch(() => ({}));
+    if (!answer.ok) throw new Error(found.error ?? `The server answered ${answer.status}.`);
+    return found;
+  }
+
+  // A place on the page that shows the newest answer: that of an earlier question is thrown away.
+  function place(name) {
+    let newest = null;
+    return async (path, body, use) => {
+      newest?.abort();
+      const mine = (newest = new AbortController());
+      try {
+        const found = await ask(path, body, mine.signal);
+        if (mine !== newest) return;
+        problem(name, "");
+        use(found);
+      } catch (error) {
+        if (mine === newest) problem(name, error.message);
+      }
+    };
+  }
+
+  function later(milliseconds, work) {
+    let timer = 0;
+    return (...given) => { clearTimeout(timer); timer = setTimeout(work, milliseconds, ...given); };
+  }
+
+  // Cards -------------------------------------------------------------------------------------------------------------
+
+  function picture(row) {
+    const box = h("div", { class: "picture" });
+    const none = () => {
+      box.className = "picture none";
+      box.replaceChildren(h("span", {}, "no picture", ...(row.stage === "kept" ? [] : [h("br"), h("code", {}, row.reason)])));
+    };
+    if (!row.has_picture) {
+      none();
+      return box;
+    }
+    box.classList.toggle("nsfw", row.is_nsfw);
+    box.dataset.n = row.n;
+    box.append(h("img", { src: `/picture/${row.n}?token=${encodeURIComponent(TOKEN)}`, alt: "", decoding: "async", draggable: "false", error: none }));
+    const isShown = revealed.has(row.n);
+    box.classList.toggle("shown", isShown);
+    const words = row.is_nsfw ? "Show (NSFW score)" : "Show";
+    box.append(h("button", { type: "button", class: "reveal", "data-words": words, "aria-pressed": String(isShown), click: () => reveal(row.n) }, isShown ? "Blur again" : words));
+    return box;
+  }
+
+  function reveal(n) {
+    revealed.has(n) ? revealed.delete(n) : revealed.add(n);
+    const isShown = revealed.has(n);
+    for (const box of document.querySelectorAll(`.picture[data-n="${n}"]`)) {
+      box.classList.toggle("shown", isShown);
+      const button = box.querySelector(".reveal");
+      button.setAttribute("aria-pressed", String(isShown));
+      button.textContent = isShown ? "Blur again" : button.dataset.words;
+    }
+  }
+
+  function content(row) {
+    const size = row.width && row.height ? `${row.width} × ${row.height}` : "";
+    const words = row.words == null ? "" : `${whole.format(row.words)} word${row.words === 1 ? "" : "s"}`;
+    const badge = row.stage === "kept" ? h("span", { class: "mark same" }, "kept") : h("span", { class: "mark" }, `${row.stage}: ${row.reason}`);
+    return [
+      picture(row),
+      h("p", { class: "caption" }, row.caption ? untrusted(row.caption) : h("span", { class: "none" }, "no caption")),
+      h("p", { class: "about" }, badge, h("span", { class: "sub" }, [size, words].filter(Boolean).join(" · "))),
+    ];
+  }
+
+  const markButton = (key) => h("button", { type: "button", class: "mark-it", "data-key": key, "aria-pressed": String(marks.has(key)), click: () => mark(key) }, marks.has(key) ? "Marked" : "Mark");
+
+  function mark(key) {
+    marks.has(key) ? marks.delete(key) : marks.add(key);
+    say(`${marks.has(key) ? "Marked" : "Mark taken off"}; ${counted(marks.size)} marked`);
+    showMarks();
+  }
+  function showMarks() {
+    for (const button of document.querySelectorAll("button[data-key]")) {
+      button.setAttribute("aria-pressed", String(marks.has(button.dataset.key)));
+      button.textContent = marks.has(button.dataset.key) ? "Marked" : "Mark";
+      button.closest("[role=gridcell]")?.setAttribute("aria-selected", String(marks.has(button.dataset.key)));
+    }
+    byId("marked-count").textContent = marks.size ? `(${whole.format(marks.size)})` : "";
+    remember();
+    if (state.tab === "decide") decide();
+  }
+
+  const listed = (rows) => h("ul", { class: "cards" }, ...rows.map((row) => h("li", { class: "card" }, ...content(row), h("p", { class: "buttons" }, markButton(row.key), h("button", { type: "button", click: () => open(row, true) }, "Details")))));
+
+  // The grid: only the cards in view are there -----------------------------------------------------------------------
+
+  const GRID = (() => {
+    const box = byId("grid"), space = byId("space");
+    // Browsers cap an element's height. A higher list is squeezed between two ends that scroll pixel by pixel.
+    const CAP = 8e6, END = 1e5, BLOCK = 60, BLOCKS_AT_MOST = 40;
+    const drawn = new Map(), blocks = new Map(), asked = new Map();
+    let total = 0, columns = 1, pitch = 1, top = 0, seen = 0, active = 0, isStale = true;
+
+    const lines = () => Math.ceil(total / columns);
+    const between = (least, value, most) => Math.max(least, Math.min(value, most));
+    const most = () => Math.max(0, lines() * pitch - box.clientHeight); // the greatest `top`
+    const scrollMost = () => Math.max(0, Math.min(lines() * pitch, CAP) - box.clientHeight);
+    const stretch = () => (most() - 2 * END) / (scrollMost() - 2 * END);
+    const isSqueezed = () => lines() * pitch > CAP;
+
+    function toTop(scrolled) {
+      if (!isSqueezed() || scrolled <= END) return scrolled;
+      if (scrolled >= scrollMost() - END) return most() - (scrollMost() - scrolled);
+      return END + (scrolled - END) * stretch();
+    }
+    function toScrolled(at) {
+      if (!isSqueezed() || at <= END) return at;
+      if (at >= most() - END) return scrollMost() - (most() - at);
+      return END + (at - END) / stretch();
+    }
+
+    function scrollTo(at) {
+      top = between(0, at, most());
+      box.scrollTop = toScrolled(top);
+      seen = box.scrollTop;
+      draw();
+    }
+
+    // A short way is scrolled pixel by pixel; a long one, by the scroll bar, leads to the same share of the list.
+    function scrolled() {
+      const at = box.scrollTop, moved = at - seen;
+      seen = at;
+      if (!isSqueezed() || Math.abs(moved) > 2 * box.clientHeight) top = toTop(at);
+      else top = between(0, top + moved, most());
+      const isAtEnd = (at <= 0 && top > 0) || (at >= scrollMost() && top < most());
+      isSqueezed() && (isAtEnd || Math.abs(toScrolled(top) - at) > 5000) ? scrollTo(top) : draw();
+    }
+
+    const rowAt = (at) => blocks.get(Math.floor(at / BLOCK))?.[at % BLOCK];
+    function cell(at) {
+      const row = rowAt(at);
+      const made = h("div", { class: "card", role: "gridcell", id: `cell-${at}`, "data-at": at, "aria-selected": String(Boolean(row && marks.has(row.key))) });
+      made.classList.toggle("active", at === active);
+      made.append(...(row ? [...content(row), markButton(row.key)] : [h("div", { class: "picture none" })]));
+      made.querySelectorAll("button").forEach((button) => { button.tabIndex = -1; }); // keys do the same
+      return made;
+    }
+
+    function fill(line, element) {
+      const places = Array.from({ length: Math.min(columns, total - line * columns) }, (_, i) => line * columns + i);
+      const isWhole = places.every(rowAt);
+      if (element.isWhole || (element.childElementCount && !isWhole)) return;
+      element.isWhole = isWhole;
+      element.replaceChildren(...places.map(cell));
+    }
+
+    function draw() {
+      const first = between(0, Math.floor(top / pitch) - 1, lines());
+      const last = between(0, Math.ceil((top + box.clientHeight) / pitch) + 1, lines());
+      for (const [line, element] of drawn) {
+        if (line >= first && line < last) continue;
+        element.remove();
+        drawn.delete(line);
+      }
+      for (let line = last - 1; line >= first; line -= 1) { // from below, so that each goes before the next
+        if (!drawn.has(line)) {
+          drawn.set(line, h("div", { class: "line", role: "row", "aria-rowindex": line + 1 }));
+          space.insertBefore(drawn.get(line), drawn.get(line + 1) ?? null);
+        }
+        drawn.get(line).style.top = `${line * pitch - top + seen}px`;
+        fill(line, drawn.get(line));
+      }
+      document.getElementById(`cell-${active}`) ? box.setAttribute("aria-activedescendant", `cell-${active}`) : box.removeAttribute("aria-activedescendant");
+      if (!isStale) load();
+    }
+
+    function wanted() {
+      const to = Math.min(total, Math.ceil((top + box.clientHeight) / pitch) * columns);
+      const first = Math.floor((Math.floor(top / pitch) * columns) / BLOCK), last = Math.floor((to - 1) / BLOCK);
+      return Array.from({ length: Math.max(1, last - first + 1) }, (_, i) => first + i);
+    }
+
+    const load = later(60, loadNow);
+    function loadNow() {
+      const numbers = wanted();
+      for (const number of asked.keys()) if (!numbers.includes(number)) forget(number);
+      for (const number of numbers) {
+        const found = blocks.get(number);
+        if (found) blocks.delete(number), blocks.set(number, found); // the last used is the last to go
+        else if (!asked.has(number)) fetchBlock(number);
+      }
+    }
+    function forget(number) {
+      asked.get(number).abort();
+      asked.delete(number);
+    }
+
+    async function fetchBlock(number) {
+      const control = new AbortController();
+      asked.set(number, control);
+      try {
+        const found = await ask("/api/rows", { filter: state.filter, sort: state.sort, first: number * BLOCK, count: BLOCK }, control.signal);
+        if (control.signal.aborted) return;
+        problem("rows", "");
+        blocks.set(number, found.rows);
+        while (blocks.size > BLOCKS_AT_MOST) blocks.delete(blocks.keys().next().value);
+        arrived(found.total);
+      } catch (error) {
+        if (!control.signal.aborted) problem("rows", error.message);
+      } finally {
+        if (asked.get(number) === control) asked.delete(number);
+      }
+    }
+
+    function arrived(found) {
+      if (isStale) wipe();
+      isStale = false;
+      total = found;
+      active = between(0, active, Math.max(0, total - 1));
+      box.setAttribute("aria-busy", "false");
+      byId("nothing").hidden = total > 0;
+      box.hidden = !total;
+      size();
+      top > most() ? scrollTo(top) : draw();
+      TOTAL.rows(total);
+    }
+    function wipe() {
+      drawn.forEach((element) => element.remove());
+      drawn.clear();
+    }
+    function size() {
+      space.style.height = `${Math.min(lines() * pitch, CAP)}px`;
+      space.style.setProperty("--columns", columns);
+      box.setAttribute("aria-colcount", columns);
+      box.setAttribute("aria-rowcount", lines());
+    }
+
+    // Other rows: at the top, if they are of another filter; else where one is, as while the server still reads.
+    function reset(isOther) {
+      [...asked.keys()].forEach(forget);
+      blocks.clear();
+      drawn.forEach((element) => { element.isWhole = false; });
+      if (isOther) {
+        isStale = true;
+        active = 0;
+        box.setAttribute("aria-busy", "true");
+        box.hidden = false;
+        scrollTo(0);
+      }
+      loadNow();
+    }
+
+    function measure() {
+      if (!box.clientWidth) return;
+      const rem = parseFloat(getComputedStyle(document.documentElement).fontSize), gap = 0.75 * rem;
+      const now = Math.max(1, Math.floor((space.clientWidth + gap) / (10 * rem + gap)));
+      if (now === columns && pitch > 1) return scrollTo(top);
+      const first = drawn.has(Math.floor(active / columns)) ? active : Math.floor(top / pitch) * columns; // stays in view
+      [columns, pitch] = [now, 17.5 * rem];
+      wipe();
+      size();
+      scrollTo(Math.floor(first / columns) * pitch);
+    }
+
+    function go(to) {
+      if (!total) return;
+      document.getElementById(`cell-${active}`)?.classList.remove("active");
+      active = between(0, to, total - 1);
+      const at = Math.floor(active / columns) * pitch;
+      if (at < top) scrollTo(at);
+      else if (at + pitch > top + box.clientHeight) scrollTo(at + pitch - box.clientHeight);
+      else draw();
+      document.getElementById(`cell-${active}`)?.classList.add("active");
+      if (byId("pane").open && rowAt(active)) follow(rowAt(active));
+    }
+    const follow = later(150, (row) => open(row, false));
+
+    function pressed(event) {
+      if (event.altKey || event.ctrlKey || event.metaKey) return;
+      const page = columns * Math.max(1, Math.floor(box.clientHeight / pitch));
+      const ways = { ArrowLeft: -1, ArrowRight: 1, ArrowUp: -columns, ArrowDown: columns, PageUp: -page, PageDown: page, Home: -Infinity, End: Infinity };
+      const row = rowAt(active);
+      if (event.key in ways) go(active + ways[event.key]);
+      else if (event.target !== box) return;
+      else if (event.key === "Enter") row && open(row, true);
+      else if (event.key === " ") row && mark(row.key);
+      else if (event.key.toLowerCase() === "p" && row?.has_picture) reveal(row.n);
+      else return;
+      event.preventDefault();
+    }
+
+    function clicked({ target }) {
+      const card = target.closest(".card");
+      if (!card) return;
+      box.focus({ preventScroll: true });
+      go(Number(card.dataset.at));
+      if (!target.closest("button") && rowAt(active)) open(rowAt(active), !WIDE.matches);
+    }
+
+    box.addEventListener("scroll", scrolled, { passive: true });
+    box.addEventListener("keydown", pressed);
+    box.addEventListener("click", clicked);
+    new ResizeObserver(measure).observe(box);
+    return { reset, focus: () => box.focus() };
+  })();
+
+  // One pair ----------------------------------------------------------------------------------------------------------
+
+  const askPair = place("pair");
+  function open(row, isFocused) {
+    const pane = byId("pane"), before = document.activeElement;
+    if (!pane.open) WIDE.matches ? pane.show() : pane.showModal();
+    isFocused ? byId("pane-title").focus() : before.focus({ preventScroll: true });
+    const more = h("div", {}, h("p", { class: "note" }, "Loading…"));
+    byId("pane-mark").replaceChildren(markButton(row.key));
+    byId("pane-body").replaceChildren(...content(row), more);
+    pane.scrollTop = 0;
+    askPair(`/api/pair/${row.n}`, null, (found) => more.replaceChildren(...details(found)));
+  }
+
+  function details(found) {
+    const fields = found.fields.map(([name, value]) => [h("dt", {}, name), h("dd", {}, value == null || value === "" ? named(value) : linked(String(value)))]);
+    const rules = found.rules.map((rule) => h("li", { class: rule.state === "failed" ? "failed" : rule.state === "passed" ? "passed" : "" }, h("b", {}, rule.state), " ", h("code", {}, rule.reason), h("span", { class: "sub" }, " ", rule.stage), h("br"), code(rule.meaning), ...[rule.measured, rule.setting].filter(Boolean).map((each) => h("span", { class: "sub block" }, untrusted(each)))));
+    const related = found.related.map((each) => h("button", { type: "button", click: () => { close(); change({ filter: cleaned(each.filter), tab: "look" }); } }, `${each.what} (${whole.format(each.pairs)})`));
+    return [
+      ...(related.length ? [h("h3", {}, "Related pairs"), h("p", { class: "buttons" }, ...related)] : []),
+      h("h3", {}, "What happened to it"), h("ol", { class: "steps" }, ...found.steps.map((line) => h("li", {}, untrusted(line, 500)))),
+      copyable(found.command, "Copy command"),
+      h("h3", {}, "Rules"), h("ul", { class: "rules" }, ...rules),
+      h("h3", {}, "All fields"), h("dl", { class: "facts" }, ...fields.flat()),
+    ];
+  }
+
+  const close = () => byId("pane").close(); // where the focus was is the browser's to know
+  document.addEventListener("keydown", ({ key }) => { if (key === "Escape" && !byId("pane").matches(":modal")) close(); });
+  byId("pane-close").addEventListener("click", close);
+  WIDE.addEventListener("change", close);
+
+  // The filter --------------------------------------------------------------------------------------------------------
+
+  const isObject = (value) => value !== null && typeof value === "object" && !Array.isArray(value);
+  function parts(given, name, isRight) {
+    const found = given[name] ?? {};
+    if (!isObject(found) || !Object.values(found).every(isRight)) throw new Error(`its filter's ${name} are not as they should be`);
+    return Object.entries(found);
+  }
+
+  // A filter without empty parts. Throws if it is none: an address or a decision can hold anything.
+  function cleaned(given) {
+    if (!isObject(given)) throw new Error("it has no filter");
+    for (const name of Object.keys(given)) if (!["values", "ranges", "text", "url"].includes(name)) throw new Error(`its filter has an unknown part, ${visible(name).slice(0, 40)}`);
+    const values = parts(given, "values", (each) => Array.isArray(each) && each.every((one) => one === null || typeof one === "string")).filter(([, each]) => each.length);
+    const isEnd = (each) => each === null || Number.isFinite(each);
+    const ranges = parts(given, "ranges", (each) => Array.isArray(each) && each.length === 2 && each.every(isEnd)).filter(([, each]) => each.some((end) => end !== null));
+    const filter = {};
+    if (values.length) filter.values = Object.fromEntries(values);
+    if (ranges.length) filter.ranges = Object.fromEntries(ranges);
+    for (const name of ["text", "url"]) {
+      if (given[name] != null && typeof given[name] !== "string") throw new Error(`its filter's ${name} is no text`);
+      if (given[name]) filter[name] = given[name];
+    }
+    return filter;
+  }
+
+  const withValues = (name, values) => cleaned({ ...state.filter, values: { ...state.filter.values, [name]: values } });
+  const withRange = (name, range) => cleaned({ ...state.filter, ranges: { ...state.filter.ranges, [name]: range } });
+  const labelOf = (name) => run.facets.find((each) => each.name === name)?.label ?? visible(name).replaceAll("_", " ");
+
+  function chips() {
+    const found = [];
+    const add = (label, value, filter) => found.push(h("li", {}, h("button", { type: "button", class: "chip", click: () => { change({ filter }); byId("main").focus(); } }, `${label}: `, value, h("span", { "aria-hidden": "true" }, " ×"), h("span", { class: "hidden" }, " (take off)"))));
+    for (const [name, values] of Object.entries(state.filter.values ?? {})) {
+      if (values.length > 5) add(labelOf(name), `${values.length} values`, withValues(name, []));
+      else for (const value of values) add(labelOf(name), named(value), withValues(name, values.filter((each) => each !== value)));
+    }
+    for (const [name, [from, to]] of Object.entries(state.filter.ranges ?? {})) add(labelOf(name), from === null ? `at most ${to}` : to === null ? `at least ${from}` : `${from} to ${to}`, withRange(name, [null, null]));
+    if (state.filter.text) add("Caption has", untrusted(state.filter.text, 60), { ...state.filter, text: "" });
+    if (state.filter.url) add("URL has", untrusted(state.filter.url, 60), { ...state.filter, url: "" });
+    if (found.length) found.push(h("li", {}, h("button", { type: "button", id: "clear", click: () => { change({ filter: {} }); byId("main").focus(); } }, "Clear")));
+    byId("chips").replaceChildren(...found);
+  }
+
+  class Facet {
+    constructor(about) {
+      this.about = about;
+      this.ask = place(`facet ${about.name}`);
+      this.chosen = h("span", { class: "sub" });
+      this.body = h("div", {});
+      this.sql = h("span", {});
+      this.element = h("details", { "data-name": about.name, toggle: () => this.update() }, h("summary", {}, about.label, " ", this.chosen), this.body, this.sql);
+      this.element.open = ["stage", "reason"].includes(about.name);
+      this.question = null;
+    }
+
+    // Its own choice is left out of its counts, so only another filter makes other ones.
+    update(isAnew = false) {
+      const { name, kind } = this.about;
+      const part = kind === "values" ? "values" : "ranges";
+      const choice = state.filter[part]?.[name];
+      this.chosen.textContent = choice ? (kind === "values" ? `${choice.length} chosen` : "chosen") : "";
+      if (!this.element.open) return;
+      const question = JSON.stringify({ ...state.filter, [part]: { ...state.filter[part], [name]: undefined } });
+      if (question === this.question && !isAnew) return this.found && this.draw();
+      this.question = question;
+      this.ask("/api/facet", { filter: state.filter, name }, (found) => {
+        this.found = found;
+        this.draw();
+        putSql(this.sql, found.sql, this.about.label);
+      });
+    }
+
+    draw() {
+      const focused = this.body.contains(document.activeElement) ? document.activeElement.dataset.focus : null;
+      this.body.replaceChildren(...(this.about.kind === "values" ? this.values() : this.range()));
+      if (focused != null) [...this.body.querySelectorAll("input")].find((each) => each.dataset.focus === focused)?.focus();
+    }
+
+    values() {
+      const { name, label } = this.about, chosen = state.filter.values?.[name] ?? [];
+      const set = (value, isOn) => change({ filter: withValues(name, isOn ? [...chosen, value] : chosen.filter((each) => each !== value)) });
+      const known = new Set(this.found.values.map(([value]) => value));
+      const choices = [...this.found.values, ...chosen.filter((value) => !known.has(value)).map((value) => [value, null])].map(([value, pairs]) => {
+        const input = h("input", { type: "checkbox", "data-focus": JSON.stringify(value), change: () => set(value, input.checked) });
+        input.checked = chosen.includes(value);
+        return h("label", { class: "choice" }, input, h("span", {}, named(value)), h("span", { class: "count" }, pairs === null ? "" : whole.format(pairs)));
+      });
+      return [h("div", { role: "group", "aria-label": label, class: "choices" }, ...(choices.length ? choices : [h("p", { class: "note" }, "No pairs.")])), ...(this.found.others ? [h("p", { class: "note" }, `and ${whole.format(this.found.others)} values with fewer pairs`)] : [])];
+    }
+
+    range() {
+      const { name, label } = this.about, { bins, missing } = this.found;
+      const chosen = state.filter.ranges?.[name] ?? [null, null];
+      const end = (i, word) => {
+        const input = h("input", { type: "number", step: "any", "aria-label": `${label}, ${word}`, placeholder: word, "data-focus": word, change: () => {
+          const value = input.value === "" ? null : Number(input.value);
+          change({ filter: withRange(name, chosen.map((each, at) => (at === i ? value : each))) });
+        } });
+        input.value = chosen[i] ?? "";
+        return input;
+      };
+      const most = Math.max(1, ...bins.map(([, , pairs]) => pairs));
+      const isIn = ([from, to]) => (chosen[0] === null || to >= chosen[0]) && (chosen[1] === null || from <= chosen[1]);
+      const bars = bins.map((bin, i) => {
+        const [from, to, pairs] = bin, high = pairs ? Math.max(1, (40 * pairs) / most) : 0;
+        return h("svg:rect", { x: i, y: 40 - high, width: 0.9, height: high, class: isIn(bin) ? "kept" : "mid" }, h("svg:title", {}, `${short.format(from)} to ${short.format(to)}: ${counted(pairs)}`));
+      });
+      const drawing = bins.length ? [
+        h("svg:svg", { viewBox: `0 0 ${bins.length} 40`, preserveAspectRatio: "none", class: "histogram", role: "img", "aria-label": `${label}: pairs between ${short.format(bins[0][0])} and ${short.format(bins.at(-1)[1])}, at most ${whole.format(most)} in one of ${bins.length} bars` }, ...bars),
+        h("p", { class: "ends" }, h("span", {}, short.format(bins[0][0])), h("span", {}, short.format(bins.at(-1)[1]))),
+      ] : [h("p", { class: "note" }, "No pair has a value.")];
+      return [...drawing, h("p", { class: "range" }, end(0, "from"), " ", end(1, "to")), ...(missing ? [h("p", { class: "note" }, `${counted(missing)} without a value`)] : [])];
+    }
+  }
+
+  const TOTAL = (() => {
+    const askCount = place("count");
+    let answer = null;
+    const show = (pairs, images) => { byId("total").textContent = `${counted(pairs, images)} ${!Object.keys(state.filter).length ? "in all" : pairs === 1 ? "matches" : "match"}`; };
+    const count = later(150, () => askCount("/api/count", { filter: state.filter }, (found) => {
+      answer = found;
+      show(found.pairs, found.images);
+      putSql(byId("total-sql"), found.sql, "the total");
+    }));
+    const rows = (pairs) => { if (pairs !== answer?.pairs) show(pairs); };
+    return { rows, count: () => { answer = null; count(); } };
+  })();
+
+  let facets = [];
+  const updateFacets = later(150, (isAnew) => facets.forEach((each) => each.update(isAnew)));
+
+  // What if -----------------------------------------------------------------------------------------------------------
+
+  const rulers = new Map(); // by setting: shows its value
+  function ruler(rule) {
+    const isFloat = !Number.isInteger(rule.value) || !Number.isInteger(rule.step);
+    const span = Math.max(Math.abs(rule.value), 20 * rule.step);
+    const [least, most] = [rule.value < 0 ? rule.value - span : 0, rule.value + span];
+    const id = `rule-${rulers.size}`;
+    const slider = h("input", { type: "range", min: least, max: most, step: rule.step, "aria-label": `${rule.reason}, threshold`, input: () => set(Number(slider.value)) });
+    const number = h("input", { type: "number", step: isFloat ? "any" : rule.step, id, input: () => { if (number.value !== "" && Number.isFinite(Number(number.value))) set(Number(number.value), true); }, change: () => show() });
+    const now = h("span", { class: "sub" });
+    const show = (isTyped) => {
+      const value = thresholds.get(rule.setting) ?? rule.value;
+      slider.value = value;
+      if (!isTyped) number.value = value;
+      now.textContent = value === rule.value ? "as it is" : `now ${rule.value}`;
+      element.classList.toggle("moved", value !== rule.value);
+    };
+    const set = (value, isTyped) => {
+      value === rule.value ? thresholds.delete(rule.setting) : thresholds.set(rule.setting, value);
+      show(isTyped);
+      remember();
+      whatIf();
+    };
+    const element = h("div", { class: "ruler" }, h("label", { for: id }, code(rule.meaning), h("span", { class: "sub block" }, h("code", {}, rule.setting), rule.at_least ? " at least" : " at most")), slider, number, now, rule.note ? h("p", { class: "note" }, code(rule.note)) : null);
+    rulers.set(rule.setting, show);
+    show();
+    return element;
+  }
+
+  const askWhatIf = place("what-if");
+  const whatIf = later(250, () => {
+    byId("outcome").setAttribute("aria-busy", "true");
+    askWhatIf("/api/what-if", { filter: state.filter, thresholds: Object.fromEntries(thresholds) }, showOutcome);
+  });
+
+  function showOutcome(found) {
+    const line = (name, [pairs, images], note) => h("tr", {}, h("th", { scope: "row" }, name, note ? h("span", { class: "sub" }, code(note)) : null), h("td", { class: "n" }, whole.format(pairs)), h("td", { class: "n" }, images == null ? "" : whole.format(images)));
+    const comes = found.comes.map((each) => line(`Comes from ${each.stage}`, [each.pairs, each.images], each.note));
+    const head = h("thead", {}, h("tr", {}, ...["Of the pairs that match", "Pairs", "Images"].map((name, i) => h("th", { scope: "col", class: i ? "n" : null }, name))));
+    byId("outcome").replaceChildren(h("table", {}, head, h("tbody", {}, line("Kept now", found.kept), line("Stays", found.stays), line("Goes", found.goes), ...(comes.length ? comes : [line("Comes", [0, 0])]))));
+    byId("outcome").setAttribute("aria-busy", "false");
+    putSql(byId("outcome-sql"), found.sql, "what if");
+    byId("settings").hidden = !found.toml;
+    byId("toml").replaceChildren(copyable(found.toml, "Copy settings"));
+    byId("rerun").replaceChildren(copyable(found.command, "Copy command"));
+    for (const [id, title] of [["goes", "Some that would go"], ["comes", "Some that would come"]]) {
+      const rows = found.samples[id];
+      byId(id).replaceChildren(...(rows.length ? [h("h3", {}, title), listed(rows)] : []));
+    }
+  }
+
+  // Decide ------------------------------------------------------------------------------------------------------------
+
+  const askDecide = place("decide"), askMarked = place("marked");
+  const MARKED_AT_MOST = 60;
+  const decide = later(150, () => {
+    const { whose, what } = Object.fromEntries(new FormData(byId("decision")));
+    const isMarked = whose === "marked";
+    byId("download-keys").hidden = isMarked && !marks.size;
+    byId("download-keys").href = isMarked ? "#" : `/keys?token=${encodeURIComponent(TOKEN)}&filter=${encodeURIComponent(JSON.stringify(state.filter))}`;
+    if (isMarked && !marks.size) {
+      byId("basket").textContent = "No pair is marked. Mark pairs in the grid, or choose all that match the filter.";
+      for (const id of ["basket-sql", "commands"]) byId(id).replaceChildren();
+    } else {
+      askDecide("/api/decide", { what, keys: isMarked ? [...marks] : [], filter: isMarked ? null : state.filter }, (found) => {
+        byId("basket").textContent = `${counted(found.pairs)}, ${whole.format(found.kept)} of them kept: a command acts on those that are kept.`;
+        putSql(byId("basket-sql"), found.sql, "these pairs");
+        const where = found.where ? [h("h3", {}, "As a condition"), copyable(`--where ${quoted(found.where)}`, "Copy condition")] : [];
+        byId("commands").replaceChildren(h("h3", {}, found.commands.length === 1 ? "Command" : "Commands"), ...found.commands.map((each) => copyable(each, "Copy command")), ...where);
+      });
+    }
+    const keys = [...marks].slice(0, MARKED_AT_MOST);
+    if (!keys.length) byId("marked").replaceChildren();
+    else askMarked("/api/rows", { filter: { values: { key: keys } }, sort: "", first: 0, count: 2 * MARKED_AT_MOST }, (found) => {
+      const most = marks.size > MARKED_AT_MOST ? `Marked pairs (the first ${MARKED_AT_MOST} of ${whole.format(marks.size)})` : "Marked pairs";
+      byId("marked").replaceChildren(h("h3", {}, most), h("p", {}, h("button", { type: "button", click: () => { marks.clear(); showMarks(); byId("main").focus(); } }, "Take all marks off")), listed(found.rows));
+    });
+  });
+
+  const quoted = (text) => `'${text.replaceAll("'", "'\\''")}'`;
+
+  function save(name, text, type) {
+    const href = URL.createObjectURL(new Blob([text], { type }));
+    h("a", { href, download: name }).click();
+    setTimeout(() => URL.revokeObjectURL(href), 10_000);
+  }
+
+  async function load({ target }) {
+    const [file] = target.files;
+    target.value = ""; // the same file can be chosen again
+    if (!file) return;
+    try {
+      const found = await file.text().then(JSON.parse).catch(() => { throw new Error("it is not JSON"); });
+      if (!isObject(found) || found.altalign_browse !== 1) throw new Error('it has no "altalign_browse": 1');
+      const filter = cleaned(found.filter ?? {}), keys = found.keys ?? [], moved = found.thresholds ?? {};
+      if (!Array.isArray(keys) || !keys.every((each) => typeof each === "string")) throw new Error("its keys are no list of texts");
+      if (!isObject(moved) || !Object.values(moved).every(Number.isFinite)) throw new Error("its thresholds are no numbers");
+      const unknown = Object.keys(moved).filter((each) => !rulers.has(each));
+      if (unknown.length) throw new Error(`this run has no threshold ${visible(unknown[0]).slice(0, 60)} to move`);
+      restore(keys, moved);
+      change({ filter });
+      const other = found.run === run.folder ? "" : ` It was made on another run, ${visible(String(found.run)).slice(0, 200)}.`;
+      byId("loaded").textContent = `Loaded: ${counted(keys.length)} marked, ${Object.keys(moved).length} thresholds moved.${other}`;
+    } catch (error) {
+      byId("loaded").textContent = `${visible(file.name).slice(0, 100)} is no decision of altalign browse: ${error.message}.`;
+    }
+  }
+
+  function restore(keys, moved) {
+    marks.clear();
+    thresholds.clear();
+    keys.forEach((key) => marks.add(key));
+    Object.entries(moved).forEach(([setting, value]) => thresholds.set(setting, value));
+    rulers.forEach((show) => show());
+    showMarks();
+  }
+
+  // Marks and thresholds outlive a reload of this tab, where the browser has room for them.
+  function remember() {
+    try {
+      sessionStorage.setItem(run.folder, JSON.stringify([[...marks], Object.fromEntries(thresholds)]));
+    } catch {
+      // a decision can be downloaded
+    }
+  }
+
+  // The state, in the address -----------------------------------------------------------------------------------------
+
+  let lastQuestion = null;
+  function apply() {
+    for (const name of ["text", "url"]) if (name !== typedIn) byId(name).value = state.filter[name] ?? "";
+    byId("sort").value = state.sort;
+    for (const button of document.querySelectorAll("[data-tab]")) {
+      const isHere = button.dataset.tab === state.tab;
+      isHere ? button.setAttribute("aria-current", "page") : button.removeAttribute("aria-current");
+      byId(button.dataset.tab).hidden = !isHere;
+    }
+    byId("sort-field").hidden = state.tab !== "look";
+    const question = JSON.stringify([state.filter, state.sort]);
+    if (question !== lastQuestion) {
+      lastQuestion = question;
+      chips();
+      GRID.reset(true);
+      TOTAL.count();
+      updateFacets(false);
+    }
+    if (state.tab === "what-if") whatIf();
+    if (state.tab === "decide") decide();
+  }
+
+  let typedIn = null; // words typed in one field are one step of the history
+  function change(changed, field = null) {
+    Object.assign(state, changed);
+    state.filter = cleaned(state.filter);
+    const hash = `#${encodeURIComponent(JSON.stringify(state))}`;
+    if (hash !== location.hash) history[field && field === typedIn ? "replaceState" : "pushState"](null, "", hash);
+    typedIn = field;
+    apply();
+  }
+
+  function fromAddress() {
+    let found = {};
+    try {
+      found = JSON.parse(decodeURIComponent(location.hash.slice(1)));
+      state.filter = cleaned(found.filter ?? {});
+    } catch {
+      state.filter = {};
+    }
+    state.sort = [...byId("sort").options].some((each) => each.value === found?.sort) ? found.sort : "";
+    state.tab = ["look", "what-if", "decide"].includes(found?.tab) ? found.tab : "look";
+    typedIn = null;
+    apply();
+  }
+
+  // While the server reads, the page follows; facets are counted again when much has come, and at the end.
+  let readThen = 0;
+  async function refresh() {
+    try {
+      const was = run;
+      run = await ask("/api/run");
+      problem("run", "");
+      byId("changed").hidden = !run.has_changed;
+      byId("reading").hidden = run.is_read;
+      byId("reading").textContent = `${whole.format(run.read)} of ${whole.format(run.pairs)} pairs read`;
+      if (was && (run.read !== was.read || run.is_read !== was.is_read)) {
+        GRID.reset(false);
+        TOTAL.count();
+        if (run.is_read || run.read > 1.5 * readThen) {
+          readThen = run.read;
+          updateFacets(true);
+          apply();
+        }
+      }
+    } catch (error) {
+      problem("run", error.message);
+    }
+    if (run) setTimeout(refresh, run.is_read ? 30_000 : 1000);
+  }
+
+  async function start() {
+    await refresh();
+    if (!run) return;
+    document.title = `${visible(run.folder)} – altalign browse`;
+    byId("folder").textContent = visible(run.folder);
+    facets = run.facets.map((each) => new Facet(each));
+    byId("facets").replaceChildren(...facets.map((each) => each.element));
+    for (const { name, label } of run.sorts) byId("sort").append(h("option", { value: name }, `${label}, low to high`), h("option", { value: `-${name}` }, `${label}, high to low`));
+    byId("rules").replaceChildren(...(run.rules.length ? run.rules.map(ruler) : [h("p", { class: "missing" }, "This run has no threshold that can be moved.")]));
+    try {
+      const [keys, moved] = JSON.parse(sessionStorage.getItem(run.folder)) ?? [[], {}];
+      restore(keys, moved);
+    } catch {
+      restore([], {});
+    }
+
+    for (const button of document.querySelectorAll("[data-tab]")) button.addEventListener("click", () => change({ tab: button.dataset.tab }));
+    for (const name of ["text", "url"]) byId(name).addEventListener("input", later(250, () => change({ filter: { ...state.filter, [name]: byId(name).value } }, name)));
+    byId("sort").addEventListener("change", () => change({ sort: byId("sort").value }));
+    byId("filters").addEventListener("submit", (event) => event.preventDefault());
+    byId("filters-toggle").addEventListener("click", ({ target }) => {
+      const isOpen = byId("filters").classList.toggle("open");
+      target.setAttribute("aria-expanded", String(isOpen));
+    });
+    byId("show-pictures").addEventListener("click", ({ target }) => target.setAttribute("aria-pressed", String(!document.body.classList.toggle("blurred"))));
+    byId("skip").addEventListener("click", () => (state.tab === "look" ? GRID.focus() : byId("main").focus()));
+    byId("as-they-are").addEventListener("click", () => { restore([...marks], {}); whatIf(); });
+    byId("decision").addEventListener("change", decide);
+    byId("download-keys").addEventListener("click", (event) => {
+      if (byId("download-keys").getAttribute("href") !== "#") return;
+      event.preventDefault();
+      save("keys.txt", [...marks].map((key) => `${key}\n`).join(""), "text/plain");
+    });
+    byId("download-decision").addEventListener("click", () => save("decision.json", `${JSON.stringify({ altalign_browse: 1, run: run.folder, filter: state.filter, keys: [...marks], thresholds: Object.fromEntries(thresholds) }, null, 1)}\n`, "application/json"));
+    byId("load").addEventListener("change", load);
+    addEventListener("popstate", fromAddress);
+    fromAddress();
+    document.documentElement.dataset.scripts = "on";
+  }
+
+  document.body.classList.add("blurred");
+  start();
+})();
