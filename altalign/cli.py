@@ -30,6 +30,7 @@ _GROUPS = {
     "Look at a run": {
         "status": ("look:status", "how far a run is; what it was made of"),
         "audit": ("audit:main", "check a run and write its report; compare two runs"),
+        "browse": ("look:browse", "look at everything kept and dropped, and decide"),
         "explain": ("look:explain", "what happened to a pair in every stage, and why"),
         "clean": ("look:clean", "delete intermediate files (RUN/work)"),
     },

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import PurePosixPath
 from typing import Any, cast
 
@@ -136,7 +137,7 @@ def explain(
                 numbers[number] += 1
                 if len(first) < MOST:
                     first.append(row)
-                    lines.append([*_pair(run, row), *_tries(run, row)])
+                    lines.append(of_row(run, row))
         if first:
             return Explanation(what, numbers[0], numbers[1], first, lines)
     if source_key is not None:  # as it was given, or with its input, as `remove` notes it
@@ -147,6 +148,11 @@ def explain(
     if removed := rows.removed(run, pc.field("hash").isin(names)):
         return Explanation(tried[0][1], 0, 0, [], [_removed(row) for row in removed])
     raise NotFoundError(f"{run.folder}: nothing found with {tried[0][1]}")
+
+
+def of_row(run: RunFolder, row: Found, fate: Callable[[str | None], str] | None = None) -> list[str]:
+    """What happened to a row of a side-car or of dropped rows, line by line; `fate` says it of a key."""
+    return [*_pair(run, row, fate or partial(_fate, run)), *_tries(run, row)]
 
 
 def _removed(row: Mapping[str, Any]) -> list[str]:
@@ -164,7 +170,7 @@ def _line(name: str, what: str) -> str:
     return f"  {name:<{_WIDTH}} {what}"
 
 
-def _pair(run: RunFolder, row: Found) -> list[str]:
+def _pair(run: RunFolder, row: Found, fate: Callable[[str | None], str]) -> list[str]:
     """The pair, and what each stage did with it, line by line."""
     # runs of an earlier schema lack some columns
     lines = [f"{label:<9} {row[name]}" for name, label in _PAIR.items() if row.get(name) is not None]
@@ -172,7 +178,9 @@ def _pair(run: RunFolder, row: Found) -> list[str]:
         names = [stage.value for stage in Stage]
         lines += [_line(name, "kept") for name in names[: names.index(row["stage"])]]
         lines.append(_line(row["stage"], f"dropped: {row['reason']}"))
-        lines += [_line("", f"- {reason}: {_why(run, reason, row)}") for reason in row["failed"] or [row["reason"]]]
+        lines += [
+            _line("", f"- {reason}: {_why(run, reason, row, fate)}") for reason in row["failed"] or [row["reason"]]
+        ]
         return [*lines, _line("row in", row["in"])]
     lines += [_line(stage.value, "kept") for stage in stages_of(run.facts["stages"])]
     measured = f"{many(row['words'], 'word')}, {_size(row)} {row['format']}, {row['bytes']:,} bytes"
@@ -205,7 +213,7 @@ def _tries(run: RunFolder, row: Found) -> list[str]:
     return lines
 
 
-def _why(run: RunFolder, reason: str, row: Found) -> str:
+def _why(run: RunFolder, reason: str, row: Found, fate: Callable[[str | None], str]) -> str:
     """The measured value and the setting that it was compared with."""
     if reason.startswith(OWN):
         return reason_words.of_own(Stage(row["stage"]), run.config)[reason]
@@ -230,7 +238,7 @@ def _why(run: RunFolder, reason: str, row: Found) -> str:
         "size": lambda: _size(row),
         "cosine": cosine,
         "cosine_above": cosine_above,
-        "kept_row": lambda: _fate(run, row["kept_key"]),
+        "kept_row": lambda: fate(row["kept_key"]),
         "rare_ngrams": lambda: _rare_ngrams(run, row["caption"]),
         "no_url": lambda: _no_url(row["image_url"]),
     }

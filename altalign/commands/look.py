@@ -1,10 +1,12 @@
-"""Verbs that read nothing but a run's files: `status` with its `--lineage`, `explain`; and `clean`, which deletes."""
+"""Verbs on a run's files alone: `status` with its `--lineage`, `browse`, `explain`; and `clean`, which deletes."""
 
 import hashlib
 import json
 import re
 import sys
+import time
 from collections.abc import Sequence
+from contextlib import suppress
 from datetime import UTC, datetime
 from typing import Any
 
@@ -44,6 +46,33 @@ def explain(argv: Sequence[str]) -> int:
         named = {name: getattr(arguments, name) for name in ("url", "text", "key", "source_key")}
         text = explain.explain(run, **named)
     sys.stdout.write(f"{text}\n")
+    return 0
+
+
+def browse(argv: Sequence[str]) -> int:
+    """Serves a page over everything a run kept and dropped, on 127.0.0.1, until Ctrl-C."""
+    about = "Look at everything a run kept and dropped, in the browser, and decide. Ctrl-C ends it; nothing is written."
+    parser = Parser(prog="altalign browse", description=about)
+    parser.add_argument("run", metavar="RUN", help="folder of a finished run")
+    parser.add_argument("--port", type=int, default=0, metavar="N", help="port of 127.0.0.1 (a free one)")
+    parser.add_argument("--no-open", action="store_true", help="print the address alone, and open no browser")
+    arguments = parser.parse_args(argv)
+    if not 0 <= arguments.port < 65_536:
+        raise UsageError(f"--port {arguments.port}: no port; give one up to 65535, or none")
+    startup.place_kernels()
+    import webbrowser
+
+    from altalign.browse import server  # Starlette, uvicorn: what other verbs need not wait for
+
+    with own_files(arguments.run), server.serving(arguments.run, arguments.port) as address:
+        sys.stdout.write(f"{address}\n")
+        sys.stdout.flush()
+        if not arguments.no_open:
+            webbrowser.open(address)
+        terminal.stderr().print("Ctrl-C ends it", soft_wrap=True)
+        with suppress(KeyboardInterrupt):
+            while True:
+                time.sleep(3600)
     return 0
 
 

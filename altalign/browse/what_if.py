@@ -1,0 +1,138 @@
+"""Thresholds moved together: what would stay, go and come, by the measured columns of kept and dropped pairs."""
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import tomli_w
+
+from altalign.browse.filters import literal, number
+from altalign.browse.pairs import Pairs
+from altalign.data.reasons import KEPT, WORDS, Stage
+from altalign.errors import UsageError
+from altalign.rules.rule import value_of
+
+SAMPLES = 12  # pairs to look at, of those that go and of those that come
+_LOOSER = "can only be loosened: the run keeps no value of pairs within it"
+
+
+class Movable(NamedTuple):
+    """A rule whose threshold, `{}`, can be moved, and when it drops a pair by the columns of the table."""
+
+    columns: tuple[str, ...]  # that it measures
+    drops: str
+    less_is_looser: bool = False
+    note: str = ""
+
+
+_SIZE = ("width", "height")
+# By reason. Other rules need what no row has: the vocabulary, a block list, the bytes of an image.
+MOVABLE = {
+    "text_too_short": Movable(("words",), "words < {}", less_is_looser=True),
+    "text_too_long": Movable(("words",), "words > {}"),
+    "text_on_too_many_images": Movable(("images_per_text",), "images_per_text > {}", note=_LOOSER),
+    "image_has_too_many_texts": Movable(("texts_per_image",), "texts_per_image > {}", note=_LOOSER),
+    "image_too_many_pixels": Movable(_SIZE, "width::BIGINT * height > {}"),
+    "image_too_small": Movable(_SIZE, "least(width, height) <= {}", less_is_looser=True),
+    "image_too_elongated": Movable(_SIZE, "greatest(width, height) >= {} * least(width, height)"),
+    "image_nsfw": Movable(("nsfw_score",), "nsfw_score >= {}", note=_LOOSER),
+    "near_duplicate_of_test_image": Movable(("similarity",), "similarity > {}", note=_LOOSER),
+}
+# What is known of a pair that comes back to a stage.
+_AFTER = {
+    Stage.JUDGE: "their images would be fetched; what becomes of them is not known",
+    Stage.IMAGE: "their images would be looked at again, and compared with those of test sets",
+    Stage.DECONTAMINATE: "would be kept",
+}
+
+
+def rules(pairs: Pairs) -> list[dict[str, Any]]:
+    """The thresholds that can be moved, each with its value in the run."""
+    found = list[dict[str, Any]]()
+    for reason, movable in MOVABLE.items():
+        words = WORDS[reason]
+        config = pairs.run.config
+        is_calibrated = reason == "near_duplicate_of_test_image" and config.decontaminate.calibration
+        if is_calibrated or (words.on_with and not value_of(config, words.on_with)):
+            continue
+        value = value_of(config, words.threshold)
+        step = 1 if isinstance(value, int) else 0.01
+        found.append(
+            {
+                "reason": reason,
+                "setting": words.threshold,
+                "meaning": words.meaning.replace("`", ""),
+                "value": value,
+                "at_least": movable.less_is_looser,
+                "step": step,
+                "note": movable.note,
+            }
+        )
+    return found
+
+
+def what_if(pairs: Pairs, asked: Mapping[str, Any], thresholds: Mapping[str, Any]) -> dict[str, Any]:
+    """What other thresholds, by their settings, would do to the pairs that match a filter.
+
+    Raises UsageError: a setting has no threshold that can be moved, or moves to where nothing is known.
+    """
+    moved, settings = dict[str, str](), dict[str, Any]()
+    movable = {rule["setting"]: rule for rule in rules(pairs)}
+    for setting, value in thresholds.items():
+        if (rule := movable.get(setting)) is None:
+            raise UsageError(f"{setting!r}: no threshold that can be moved")
+        condition = MOVABLE[rule["reason"]].drops.format(number(value))
+        if rule["note"] and float(value) < float(rule["value"]):
+            raise UsageError(f"{setting} = {value}: {rule['note']}")
+        if value != rule["value"]:
+            moved[rule["reason"]], settings[setting] = condition, value
+    where = pairs.facets.where(asked)
+    fails = " OR ".join(f"coalesce({condition}, false)" for condition in moved.values()) or "false"
+    comes = f"failed IN ({', '.join(map(literal, _only(pairs, moved))) or 'NULL'})"
+    fate = (
+        f"CASE WHEN reason = '{KEPT}' THEN if({fails}, 'goes', 'stays') WHEN {comes} AND NOT ({fails}) THEN 'comes' END"
+    )
+    # a pair that comes may be there several times, and is one
+    sql = (
+        f"SELECT fate, if(fate = 'comes', stage, NULL), count(DISTINCT key), count(DISTINCT image_id) "
+        f"FROM (SELECT {fate} AS fate, stage, key, image_id FROM pairs WHERE {where}) "
+        "WHERE fate IS NOT NULL GROUP BY ALL"
+    )
+    found = {(row[0], row[1]): [row[2], row[3]] for row in pairs.query(sql)}
+    sections = dict[str, dict[str, Any]]()
+    for setting, value in settings.items():
+        section, _, key = setting.rpartition(".")
+        place = sections
+        for name in section.split("."):
+            place = place.setdefault(name, {})
+        place[key] = value
+    flags = " ".join(f"--set {setting}={value}" for setting, value in settings.items())
+    return {
+        "kept": list(
+            pairs.query(f"SELECT count(*), count(DISTINCT image_id) FROM pairs WHERE {where} AND reason = '{KEPT}'")[0]
+        ),
+        "stays": found.get(("stays", None), [0, 0]),
+        "goes": found.get(("goes", None), [0, 0]),
+        "comes": [
+            {"stage": stage.value, "pairs": found[name][0], "images": found[name][1], "note": note}
+            for stage, note in _AFTER.items()
+            if (name := ("comes", stage.value)) in found
+        ],
+        "samples": {
+            each: [
+                int(n)
+                for (n,) in pairs.query(
+                    f"SELECT n FROM pairs WHERE {where} AND {fate} = '{each}' ORDER BY n LIMIT {SAMPLES}"
+                )
+            ]
+            for each in ("goes", "comes")
+        },
+        "sql": sql,
+        "toml": tomli_w.dumps(sections),
+        "command": f"altalign curate CONFIG.toml --rerun {flags}" if flags else "",
+    }
+
+
+def _only(pairs: Pairs, moved: Mapping[str, str]) -> list[str]:
+    """What pairs fail that fail nothing but the moved rules."""
+    every = (str(each) for (each,) in pairs.query("SELECT DISTINCT failed FROM pairs WHERE failed <> ''"))
+    return [each for each in every if {*each.split(" ")} <= moved.keys()]
