@@ -31,7 +31,8 @@
 
   function untrusted(text, atMost = 400) {
     const every = [...text], left = every.length - atMost;
-    const shown = h("bdi", { dir: "auto" }, visible(every.slice(0, atMost).join("")));
+    const parts = visible(every.slice(0, atMost).join("")).split("_"); // long names break after underscores
+    const shown = h("bdi", { dir: "auto" }, ...parts.flatMap((part, i) => (i ? ["_", h("wbr"), part] : [part])));
     return left > 0 ? h("span", {}, shown, h("span", { class: "cut" }, ` … ${whole.format(left)} characters more`)) : shown;
   }
 
@@ -57,7 +58,7 @@
   function putSql(into, sql, what) {
     const made = sqlOf(sql, what);
     made.open = into.firstElementChild?.open ?? false;
-    into.replaceChildren(made);
+    into.replaceChildren(...(sql ? [made] : []));
   }
 
   const say = (text) => { byId("said").textContent = text; };
@@ -109,37 +110,35 @@
     const box = h("div", { class: "picture" });
     const none = () => {
       box.className = "picture none";
-      box.replaceChildren(h("span", {}, "no picture", ...(row.stage === "kept" ? [] : [h("br"), h("code", {}, row.reason)])));
-    };
-    if (!row.has_picture) {
-      none();
+      delete box.dataset.n;
+      box.replaceChildren(h("span", {}, "no picture", ...(row.stage === "kept" ? [] : [h("br"), h("code", {}, untrusted(row.reason))])));
       return box;
-    }
+    };
+    if (!row.has_picture) return none();
     box.classList.toggle("nsfw", row.is_nsfw);
     box.dataset.n = row.n;
     box.append(h("img", { src: `/picture/${row.n}?token=${encodeURIComponent(TOKEN)}`, alt: "", decoding: "async", draggable: "false", error: none }));
-    const isShown = revealed.has(row.n);
-    box.classList.toggle("shown", isShown);
-    const words = row.is_nsfw ? "Show (NSFW score)" : "Show";
-    box.append(h("button", { type: "button", class: "reveal", "data-words": words, "aria-pressed": String(isShown), click: () => reveal(row.n) }, isShown ? "Blur again" : words));
+    box.append(h("button", { type: "button", class: "reveal", click: () => reveal(row.n) }));
+    showBlur(box);
     return box;
+  }
+
+  function showBlur(box) {
+    const isShown = revealed.has(Number(box.dataset.n)), button = box.querySelector(".reveal");
+    box.classList.toggle("shown", isShown);
+    button.setAttribute("aria-pressed", String(isShown));
+    button.textContent = isShown ? "Blur again" : box.matches(".nsfw") ? "Show (NSFW score)" : "Show";
   }
 
   function reveal(n) {
     revealed.has(n) ? revealed.delete(n) : revealed.add(n);
-    const isShown = revealed.has(n);
-    for (const box of document.querySelectorAll(`.picture[data-n="${n}"]`)) {
-      box.classList.toggle("shown", isShown);
-      const button = box.querySelector(".reveal");
-      button.setAttribute("aria-pressed", String(isShown));
-      button.textContent = isShown ? "Blur again" : button.dataset.words;
-    }
+    document.querySelectorAll(`.picture[data-n="${n}"]`).forEach(showBlur);
   }
 
   function content(row) {
     const size = row.width && row.height ? `${row.width} × ${row.height}` : "";
     const words = row.words == null ? "" : `${whole.format(row.words)} word${row.words === 1 ? "" : "s"}`;
-    const badge = row.stage === "kept" ? h("span", { class: "mark same" }, "kept") : h("span", { class: "mark" }, `${row.stage}: ${row.reason}`);
+    const badge = row.stage === "kept" ? h("span", { class: "mark same" }, "kept") : h("span", { class: "mark" }, `${row.stage}: `, untrusted(row.reason));
     return [
       picture(row),
       h("p", { class: "caption" }, row.caption ? untrusted(row.caption) : h("span", { class: "none" }, "no caption")),
@@ -147,7 +146,17 @@
     ];
   }
 
-  const markButton = (key) => h("button", { type: "button", class: "mark-it", "data-key": key, "aria-pressed": String(marks.has(key)), click: () => mark(key) }, marks.has(key) ? "Marked" : "Mark");
+  function markButton(key) {
+    const button = h("button", { type: "button", class: "mark-it", "data-key": key, click: () => mark(key) });
+    showMark(button);
+    return button;
+  }
+  function showMark(button) {
+    const isMarked = marks.has(button.dataset.key);
+    button.setAttribute("aria-pressed", String(isMarked));
+    button.textContent = isMarked ? "Marked" : "Mark";
+    button.closest("[role=gridcell]")?.setAttribute("aria-selected", String(isMarked));
+  }
 
   function mark(key) {
     marks.has(key) ? marks.delete(key) : marks.add(key);
@@ -155,11 +164,7 @@
     showMarks();
   }
   function showMarks() {
-    for (const button of document.querySelectorAll("button[data-key]")) {
-      button.setAttribute("aria-pressed", String(marks.has(button.dataset.key)));
-      button.textContent = marks.has(button.dataset.key) ? "Marked" : "Mark";
-      button.closest("[role=gridcell]")?.setAttribute("aria-selected", String(marks.has(button.dataset.key)));
-    }
+    document.querySelectorAll("button[data-key]").forEach(showMark);
     byId("marked-count").textContent = marks.size ? `(${whole.format(marks.size)})` : "";
     remember();
     if (state.tab === "decide") decide();
@@ -232,11 +237,7 @@
     function draw() {
       const first = between(0, Math.floor(top / pitch) - 1, lines());
       const last = between(0, Math.ceil((top + box.clientHeight) / pitch) + 1, lines());
-      for (const [line, element] of drawn) {
-        if (line >= first && line < last) continue;
-        element.remove();
-        drawn.delete(line);
-      }
+      wipe((line) => line < first || line >= last);
       for (let line = last - 1; line >= first; line -= 1) { // from below, so that each goes before the next
         if (!drawn.has(line)) {
           drawn.set(line, h("div", { class: "line", role: "row", "aria-rowindex": line + 1 }));
@@ -299,9 +300,8 @@
       top > most() ? scrollTo(top) : draw();
       TOTAL.rows(total);
     }
-    function wipe() {
-      drawn.forEach((element) => element.remove());
-      drawn.clear();
+    function wipe(isGone = () => true) {
+      drawn.forEach((element, line) => { if (isGone(line)) element.remove(), drawn.delete(line); });
     }
     function size() {
       space.style.height = `${Math.min(lines() * pitch, CAP)}px`;
@@ -399,7 +399,7 @@
     const related = found.related.map((each) => h("button", { type: "button", click: () => { close(); change({ filter: cleaned(each.filter), tab: "look" }); } }, `${each.what} (${whole.format(each.pairs)})`));
     return [
       ...(related.length ? [h("h3", {}, "Related pairs"), h("p", { class: "buttons" }, ...related)] : []),
-      h("h3", {}, "What happened to it"), h("ol", { class: "steps" }, ...found.steps.map((line) => h("li", {}, untrusted(line, 500)))),
+      h("h3", {}, "What happened to it"), h("ul", { class: "steps" }, ...found.steps.map((line) => h("li", {}, untrusted(line, 500)))),
       copyable(found.command, "Copy command"),
       h("h3", {}, "Rules"), h("ul", { class: "rules" }, ...rules),
       h("h3", {}, "All fields"), h("dl", { class: "facts" }, ...fields.flat()),
@@ -455,55 +455,49 @@
     byId("chips").replaceChildren(...found);
   }
 
-  class Facet {
-    constructor(about) {
-      this.about = about;
-      this.ask = place(`facet ${about.name}`);
-      this.chosen = h("span", { class: "sub" });
-      this.body = h("div", {});
-      this.sql = h("span", {});
-      this.element = h("details", { "data-name": about.name, toggle: () => this.update() }, h("summary", {}, about.label, " ", this.chosen), this.body, this.sql);
-      this.element.open = ["stage", "reason"].includes(about.name);
-      this.question = null;
-    }
+  function facetOf({ name, label, kind }) {
+    const part = kind === "values" ? "values" : "ranges";
+    const askCounts = place(`facet ${name}`);
+    const choice = h("span", { class: "sub" }), body = h("div"), sql = h("span");
+    const element = h("details", { "data-name": name, toggle: () => update() }, h("summary", {}, label, " ", choice), body, sql);
+    element.open = ["stage", "reason"].includes(name);
+    let question = null, found = null;
 
     // Its own choice is left out of its counts, so only another filter makes other ones.
-    update(isAnew = false) {
-      const { name, kind } = this.about;
-      const part = kind === "values" ? "values" : "ranges";
-      const choice = state.filter[part]?.[name];
-      this.chosen.textContent = choice ? (kind === "values" ? `${choice.length} chosen` : "chosen") : "";
-      if (!this.element.open) return;
-      const question = JSON.stringify({ ...state.filter, [part]: { ...state.filter[part], [name]: undefined } });
-      if (question === this.question && !isAnew) return this.found && this.draw();
-      this.question = question;
-      this.ask("/api/facet", { filter: state.filter, name }, (found) => {
-        this.found = found;
-        this.draw();
-        putSql(this.sql, found.sql, this.about.label);
+    function update(isAnew = false) {
+      const chosen = state.filter[part]?.[name];
+      choice.textContent = !chosen ? "" : kind === "values" ? `${chosen.length} chosen` : "chosen";
+      if (!element.open) return;
+      const asked = JSON.stringify({ ...state.filter, [part]: { ...state.filter[part], [name]: undefined } });
+      if (asked === question && !isAnew) return found && draw();
+      question = asked;
+      askCounts("/api/facet", { filter: state.filter, name }, (answer) => {
+        found = answer;
+        draw();
+        putSql(sql, found.sql, label);
       });
     }
 
-    draw() {
-      const focused = this.body.contains(document.activeElement) ? document.activeElement.dataset.focus : null;
-      this.body.replaceChildren(...(this.about.kind === "values" ? this.values() : this.range()));
-      if (focused != null) [...this.body.querySelectorAll("input")].find((each) => each.dataset.focus === focused)?.focus();
+    function draw() {
+      const focused = body.contains(document.activeElement) ? document.activeElement.dataset.focus : null;
+      body.replaceChildren(...(kind === "values" ? values() : range()));
+      if (focused != null) [...body.querySelectorAll("input")].find((each) => each.dataset.focus === focused)?.focus();
     }
 
-    values() {
-      const { name, label } = this.about, chosen = state.filter.values?.[name] ?? [];
+    function values() {
+      const chosen = state.filter.values?.[name] ?? [];
       const set = (value, isOn) => change({ filter: withValues(name, isOn ? [...chosen, value] : chosen.filter((each) => each !== value)) });
-      const known = new Set(this.found.values.map(([value]) => value));
-      const choices = [...this.found.values, ...chosen.filter((value) => !known.has(value)).map((value) => [value, null])].map(([value, pairs]) => {
+      const known = new Set(found.values.map(([value]) => value));
+      const choices = [...found.values, ...chosen.filter((value) => !known.has(value)).map((value) => [value, null])].map(([value, pairs]) => {
         const input = h("input", { type: "checkbox", "data-focus": JSON.stringify(value), change: () => set(value, input.checked) });
         input.checked = chosen.includes(value);
         return h("label", { class: "choice" }, input, h("span", {}, named(value)), h("span", { class: "count" }, pairs === null ? "" : whole.format(pairs)));
       });
-      return [h("div", { role: "group", "aria-label": label, class: "choices" }, ...(choices.length ? choices : [h("p", { class: "note" }, "No pairs.")])), ...(this.found.others ? [h("p", { class: "note" }, `and ${whole.format(this.found.others)} values with fewer pairs`)] : [])];
+      return [h("div", { role: "group", "aria-label": label, class: "choices" }, ...(choices.length ? choices : [h("p", { class: "note" }, "No pairs.")])), ...(found.others ? [h("p", { class: "note" }, `and ${whole.format(found.others)} values with fewer pairs`)] : [])];
     }
 
-    range() {
-      const { name, label } = this.about, { bins, missing } = this.found;
+    function range() {
+      const { bins, missing } = found;
       const chosen = state.filter.ranges?.[name] ?? [null, null];
       const end = (i, word) => {
         const input = h("input", { type: "number", step: "any", "aria-label": `${label}, ${word}`, placeholder: word, "data-focus": word, change: () => {
@@ -525,19 +519,24 @@
       ] : [h("p", { class: "note" }, "No pair has a value.")];
       return [...drawing, h("p", { class: "range" }, end(0, "from"), " ", end(1, "to")), ...(missing ? [h("p", { class: "note" }, `${counted(missing)} without a value`)] : [])];
     }
+    return { element, update };
   }
 
   const TOTAL = (() => {
     const askCount = place("count");
     let answer = null;
-    const show = (pairs, images) => { byId("total").textContent = `${counted(pairs, images)} ${!Object.keys(state.filter).length ? "in all" : pairs === 1 ? "matches" : "match"}`; };
+    const show = (pairs, images) => {
+      const what = !Object.keys(state.filter).length ? "in all" : pairs === 1 ? "matches" : "match";
+      byId("total").textContent = `${counted(pairs, images)} ${what}`;
+      byId("total").setAttribute("aria-busy", "false");
+    };
     const count = later(150, () => askCount("/api/count", { filter: state.filter }, (found) => {
       answer = found;
       show(found.pairs, found.images);
       putSql(byId("total-sql"), found.sql, "the total");
     }));
     const rows = (pairs) => { if (pairs !== answer?.pairs) show(pairs); };
-    return { rows, count: () => { answer = null; count(); } };
+    return { rows, count: () => { answer = null; byId("total").setAttribute("aria-busy", "true"); count(); } };
   })();
 
   let facets = [];
@@ -547,12 +546,12 @@
 
   const rulers = new Map(); // by setting: shows its value
   function ruler(rule) {
-    const isFloat = !Number.isInteger(rule.value) || !Number.isInteger(rule.step);
     const span = Math.max(Math.abs(rule.value), 20 * rule.step);
-    const [least, most] = [rule.value < 0 ? rule.value - span : 0, rule.value + span];
+    const [least, most] = [rule.note ? rule.value : rule.value < 0 ? rule.value - span : 0, rule.value + span]; // one with a note can only be loosened
+    const step = Math.max(rule.step, 10 ** Math.floor(Math.log10(span / 100)));
     const id = `rule-${rulers.size}`;
-    const slider = h("input", { type: "range", min: least, max: most, step: rule.step, "aria-label": `${rule.reason}, threshold`, input: () => set(Number(slider.value)) });
-    const number = h("input", { type: "number", step: isFloat ? "any" : rule.step, id, input: () => { if (number.value !== "" && Number.isFinite(Number(number.value))) set(Number(number.value), true); }, change: () => show() });
+    const slider = h("input", { type: "range", min: least, max: most, step, "aria-label": `${rule.reason}, threshold`, input: () => set(Number(slider.value)) });
+    const number = h("input", { type: "number", step: rule.step, min: rule.note ? rule.value : null, id, input: () => { if (number.value !== "") set(Number(number.value), true); }, change: () => show() });
     const now = h("span", { class: "sub" });
     const show = (isTyped) => {
       const value = thresholds.get(rule.setting) ?? rule.value;
@@ -597,13 +596,16 @@
 
   // Decide ------------------------------------------------------------------------------------------------------------
 
+  function wish() {
+    const { whose, what } = Object.fromEntries(new FormData(byId("decision")));
+    return { isMarked: whose === "marked", what };
+  }
+
   const askDecide = place("decide"), askMarked = place("marked");
   const MARKED_AT_MOST = 60;
   const decide = later(150, () => {
-    const { whose, what } = Object.fromEntries(new FormData(byId("decision")));
-    const isMarked = whose === "marked";
-    byId("download-keys").hidden = isMarked && !marks.size;
-    byId("download-keys").href = isMarked ? "#" : `/keys?token=${encodeURIComponent(TOKEN)}&filter=${encodeURIComponent(JSON.stringify(state.filter))}`;
+    const { isMarked, what } = wish();
+    byId("download-keys").disabled = isMarked && !marks.size;
     if (isMarked && !marks.size) {
       byId("basket").textContent = "No pair is marked. Mark pairs in the grid, or choose all that match the filter.";
       for (const id of ["basket-sql", "commands"]) byId(id).replaceChildren();
@@ -611,7 +613,7 @@
       askDecide("/api/decide", { what, keys: isMarked ? [...marks] : [], filter: isMarked ? null : state.filter }, (found) => {
         byId("basket").textContent = `${counted(found.pairs)}, ${whole.format(found.kept)} of them kept: a command acts on those that are kept.`;
         putSql(byId("basket-sql"), found.sql, "these pairs");
-        const where = found.where ? [h("h3", {}, "As a condition"), copyable(`--where ${quoted(found.where)}`, "Copy condition")] : [];
+        const where = found.where ? [h("h3", {}, "As a condition"), copyable(found.where, "Copy condition")] : [];
         byId("commands").replaceChildren(h("h3", {}, found.commands.length === 1 ? "Command" : "Commands"), ...found.commands.map((each) => copyable(each, "Copy command")), ...where);
       });
     }
@@ -623,12 +625,21 @@
     });
   });
 
-  const quoted = (text) => `'${text.replaceAll("'", "'\\''")}'`;
-
+  const downloaded = (name, href) => h("a", { href, download: name }).click();
   function save(name, text, type) {
     const href = URL.createObjectURL(new Blob([text], { type }));
-    h("a", { href, download: name }).click();
+    downloaded(name, href);
     setTimeout(() => URL.revokeObjectURL(href), 10_000);
+  }
+
+  function saveKeys() {
+    if (wish().isMarked) save("keys.txt", [...marks].map((key) => `${key}\n`).join(""), "text/plain");
+    else downloaded("keys.txt", `/keys?token=${encodeURIComponent(TOKEN)}&filter=${encodeURIComponent(JSON.stringify(state.filter))}`);
+  }
+
+  function saveDecision() {
+    const decision = { altalign_browse: 1, run: run.folder, filter: state.filter, keys: [...marks], thresholds: Object.fromEntries(thresholds) };
+    save("decision.json", `${JSON.stringify(decision, null, 1)}\n`, "application/json");
   }
 
   async function load({ target }) {
@@ -645,7 +656,7 @@
       if (unknown.length) throw new Error(`this run has no threshold ${visible(unknown[0]).slice(0, 60)} to move`);
       restore(keys, moved);
       change({ filter });
-      const other = found.run === run.folder ? "" : ` It was made on another run, ${visible(String(found.run)).slice(0, 200)}.`;
+      const other = found.run === run.folder || !found.run ? "" : ` It was made on another run, ${visible(String(found.run)).slice(0, 200)}.`;
       byId("loaded").textContent = `Loaded: ${counted(keys.length)} marked, ${Object.keys(moved).length} thresholds moved.${other}`;
     } catch (error) {
       byId("loaded").textContent = `${visible(file.name).slice(0, 100)} is no decision of altalign browse: ${error.message}.`;
@@ -724,7 +735,7 @@
     try {
       const was = run;
       run = await ask("/api/run");
-      problem("run", "");
+      problem("run", run.trouble ?? "");
       byId("changed").hidden = !run.has_changed;
       byId("reading").hidden = run.is_read;
       byId("reading").textContent = `${whole.format(run.read)} of ${whole.format(run.pairs)} pairs read`;
@@ -748,8 +759,8 @@
     if (!run) return;
     document.title = `${visible(run.folder)} – altalign browse`;
     byId("folder").textContent = visible(run.folder);
-    facets = run.facets.map((each) => new Facet(each));
-    byId("facets").replaceChildren(...facets.map((each) => each.element));
+    facets = run.facets.map(facetOf);
+    byId("facets").replaceChildren(...facets.map((each) => each.element), ...(run.notes ?? []).map((each) => h("p", { class: "note" }, code(each))));
     for (const { name, label } of run.sorts) byId("sort").append(h("option", { value: name }, `${label}, low to high`), h("option", { value: `-${name}` }, `${label}, high to low`));
     byId("rules").replaceChildren(...(run.rules.length ? run.rules.map(ruler) : [h("p", { class: "missing" }, "This run has no threshold that can be moved.")]));
     try {
@@ -763,20 +774,13 @@
     for (const name of ["text", "url"]) byId(name).addEventListener("input", later(250, () => change({ filter: { ...state.filter, [name]: byId(name).value } }, name)));
     byId("sort").addEventListener("change", () => change({ sort: byId("sort").value }));
     byId("filters").addEventListener("submit", (event) => event.preventDefault());
-    byId("filters-toggle").addEventListener("click", ({ target }) => {
-      const isOpen = byId("filters").classList.toggle("open");
-      target.setAttribute("aria-expanded", String(isOpen));
-    });
+    byId("filters-toggle").addEventListener("click", ({ target }) => target.setAttribute("aria-expanded", String(byId("filters").classList.toggle("open"))));
     byId("show-pictures").addEventListener("click", ({ target }) => target.setAttribute("aria-pressed", String(!document.body.classList.toggle("blurred"))));
     byId("skip").addEventListener("click", () => (state.tab === "look" ? GRID.focus() : byId("main").focus()));
     byId("as-they-are").addEventListener("click", () => { restore([...marks], {}); whatIf(); });
     byId("decision").addEventListener("change", decide);
-    byId("download-keys").addEventListener("click", (event) => {
-      if (byId("download-keys").getAttribute("href") !== "#") return;
-      event.preventDefault();
-      save("keys.txt", [...marks].map((key) => `${key}\n`).join(""), "text/plain");
-    });
-    byId("download-decision").addEventListener("click", () => save("decision.json", `${JSON.stringify({ altalign_browse: 1, run: run.folder, filter: state.filter, keys: [...marks], thresholds: Object.fromEntries(thresholds) }, null, 1)}\n`, "application/json"));
+    byId("download-keys").addEventListener("click", saveKeys);
+    byId("download-decision").addEventListener("click", saveDecision);
     byId("load").addEventListener("change", load);
     addEventListener("popstate", fromAddress);
     fromAddress();

@@ -1,0 +1,261 @@
+"""The browse page as a reader has it: in a real browser, on the real server and a real small run."""
+
+import json
+import re
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+
+from altalign.browse.server import serving
+from tests import made_once
+from tests.support.chromium import WIDTHS, Tab, browser
+from tests.support.curations import altalign, write_input
+
+pytestmark = pytest.mark.browser
+expect = pytest.importorskip("playwright.sync_api").expect
+MARKUP, TURNED, SCRIPT = "<img src=x onerror=alert(1)> a boat", "the \u202egnp.exe of a boat", "javascript:alert(2)"
+LINK = "https://img.example/x.png"
+SHOWN = "#grid[aria-busy=false] .card"
+
+
+class Served(NamedTuple):
+    """The run's page, and the server behind it."""
+
+    url: str
+    chromium: Any
+
+    def ask(self, path: str, body: object = None) -> Any:
+        url, data = self.url.replace("/?", f"{path}?"), json.dumps(body).encode() if body else None
+        with urllib.request.urlopen(urllib.request.Request(url, data, {"content-type": "application/json"})) as answer:
+            return json.load(answer)
+
+    def rows(self, first: int = 0, count: int = 60, sort: str = "", **parts: object) -> list[dict[str, Any]]:
+        return self.ask("/api/rows", {"filter": parts, "sort": sort, "first": first, "count": count})["rows"]
+
+    def count(self, **parts: object) -> int:
+        return self.ask("/api/count", {"filter": parts})["pairs"]
+
+    def total(self, **parts: object) -> re.Pattern[str]:
+        return re.compile(rf"^{self.count(**parts):,} pairs? of ")
+
+    @contextmanager
+    def opened(self, width: int = 1440, height: int = 900, **context: Any) -> Iterator[Tab]:
+        """The page, once it shows cards; fails if it complained or asked anybody else."""
+        context |= {"viewport": {"width": width, "height": height}, "reduced_motion": "reduce"}
+        within = self.chromium.new_context(**context)
+        tab = Tab(within.new_page())
+        tab.page.on("request", lambda request: tab.requests.append(request.url))
+        tab.page.on("console", lambda message: tab.complaints.append(message.text))
+        tab.page.on("pageerror", lambda error: tab.complaints.append(str(error)))
+        tab.page.on("dialog", lambda dialog: (tab.complaints.append(dialog.message), dialog.dismiss()))
+        tab.page.goto(self.url)
+        tab.page.wait_for_selector(f"{SHOWN} .caption")
+        yield tab
+        own = self.url.partition("?")[0]
+        assert tab.complaints == []
+        assert [url for url in tab.requests if not url.startswith((own, "data:", f"blob:{own}"))] == []
+        within.close()
+
+
+@pytest.fixture(scope="module")
+def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    def make(folder: Path) -> None:
+        config = write_input(folder)
+        with (folder / "text" / "some.csv").open("a", encoding="utf-8") as table:
+            table.writelines(f"{url},{text}\n" for url in (SCRIPT, LINK) for text in (MARKUP, TURNED))
+        done = altalign(folder, "curate", config.name, "--set", "engine.workers=1")
+        assert done.returncode == 0, done.stderr
+
+    folder = made_once.made_once("browsed", tmp_path_factory, make)
+    with serving(str(folder / "run")) as url, browser() as chromium:
+        yield Served(url, chromium)
+
+
+def facet(tab: Tab, name: str) -> Any:
+    return tab.page.locator(f"#facets > details[data-name={name}]")
+
+
+def card(tab: Tab, at: int) -> Any:
+    return tab.page.locator(f"#cell-{at}")
+
+
+@pytest.mark.everyday
+@pytest.mark.parametrize("width", WIDTHS)
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_it_opens_in_silence_and_fits(served: Served, width: int, scheme: str) -> None:
+    with served.opened(width, color_scheme=scheme) as tab:
+        expect(card(tab, 1).locator(".caption")).to_have_text(served.rows()[1]["caption"])
+        expect(tab.page.locator("#total")).to_have_text(served.total())
+        fits = []
+        for name in (each["name"] for each in served.ask("/api/run")["facets"]):
+            facet(tab, name).evaluate("(each) => { each.open = true }")
+            expect(facet(tab, name).locator(".sql")).to_have_count(1)
+        toggle = ["Filters", "Filters"] if width < 1000 else []
+        for name in (*toggle, "What if", "Decide", "Look"):
+            fits.append((tab.overflow(), tab.outside()))
+            tab.page.get_by_role("button", name=name, exact=True).click()
+        card(tab, 0).locator(".caption").click()
+        expect(tab.page.locator("#pane .steps")).to_be_visible()
+        fits.append((tab.overflow(), tab.outside()))
+        assert fits == [(0, [])] * len(fits)
+
+
+def test_a_choice_filters_and_its_counts_are_the_servers(served: Served) -> None:
+    with served.opened() as tab:
+        (first, pairs), (second, fewer) = served.ask("/api/facet", {"filter": {}, "name": "reason"})["values"][:2]
+        expect(facet(tab, "reason").locator(".choice").nth(1)).to_have_text(f"{second}{fewer:,}")
+        choice = facet(tab, "reason").get_by_role("checkbox", name=f"{first} {pairs:,}", exact=True)
+        choice.press("Space")
+        chosen = {"values": {"reason": [first]}}
+        assert served.count(**chosen) == pairs
+        expect(tab.page.locator("#total")).to_have_text(served.total(**chosen))
+        expect(tab.page.locator(f"{SHOWN} .mark").first).to_contain_text(first)
+        of_stages = served.ask("/api/facet", {"filter": chosen, "name": "stage"})["values"]
+        expect(facet(tab, "stage").locator(".choice")).to_have_text([f"{name}{n:,}" for name, n in of_stages])
+        expect(choice).to_be_focused()
+        tab.page.reload()
+        expect(tab.page.locator("#chips .chip")).to_contain_text(first)
+        expect(tab.page.locator("#total")).to_have_text(served.total(**chosen))
+        tab.page.go_back()
+        expect(tab.page.locator("#chips .chip")).to_have_count(0)
+        expect(tab.page.locator("#total")).to_have_text(served.total())
+
+
+def test_words_and_ranges_find_pairs_in_an_order(served: Served) -> None:
+    with served.opened() as tab:
+        tab.page.get_by_label("Caption has").fill("RED boat")
+        expect(tab.page.locator("#total")).to_have_text(served.total(text="RED boat"))
+        facet(tab, "words").locator("summary").first.click()
+        tab.page.get_by_label("Words, from").fill("5")
+        tab.page.get_by_label("Words, from").press("Enter")
+        found = {"text": "RED boat", "ranges": {"words": [5, None]}}
+        expect(tab.page.locator("#total")).to_have_text(served.total(**found))
+        tab.page.get_by_label("Sort").select_option("-words")
+        rows = served.rows(sort="-words", **found)
+        assert "red boat" in rows[0]["caption"]
+        expect(card(tab, 0).locator(".caption")).to_have_text(rows[0]["caption"])
+        tab.page.get_by_role("button", name="Clear").click()
+        expect(tab.page.locator("#total")).to_have_text(served.total())
+
+
+def test_a_long_list_scrolls_with_few_cards(served: Served) -> None:
+    with served.opened(390, 600) as tab:
+        total = served.count()
+        tab.page.locator("#grid").evaluate("(grid) => { grid.scrollTop = grid.scrollHeight / 2 }")
+        expect(card(tab, 0)).to_have_count(0)
+        expect(tab.page.locator("#grid .card:not(:has(.caption))")).to_have_count(0)
+        at = int(tab.page.locator("#grid .card").first.get_attribute("data-at"))
+        assert at > total / 3
+        expect(card(tab, at).locator(".caption")).to_have_text(served.rows(at, 1)[0]["caption"] or "no caption")
+        tab.page.locator("#grid").press("End")
+        expect(card(tab, total - 1).locator(".about")).to_be_in_viewport()
+        assert tab.page.locator("#grid .card").count() < 40
+
+
+def test_the_keyboard_alone_is_enough(served: Served) -> None:
+    with served.opened() as tab:
+        press = tab.page.keyboard.press
+        for key in ("Tab", "Enter", "ArrowRight", "ArrowDown", "Space"):  # first, the button that skips to the pairs
+            press(key)
+        at = int(tab.page.locator("#grid").get_attribute("aria-colcount")) + 1
+        expect(tab.page.locator("#grid")).to_have_attribute("aria-activedescendant", f"cell-{at}")
+        expect(card(tab, at)).to_have_attribute("aria-selected", "true")
+        press("Enter")
+        row = served.rows(at, 1)[0]
+        expect(tab.page.locator("#pane-title")).to_be_focused()
+        expect(tab.page.locator("#pane .copyable")).to_contain_text(row["key"])
+        expect(tab.page.locator("#pane .steps li")).to_have_count(len(served.ask(f"/api/pair/{row['n']}")["steps"]))
+        press("Tab")
+        press("Space")
+        expect(card(tab, at)).to_have_attribute("aria-selected", "false")
+        press("Escape")
+        expect(tab.page.locator("#pane")).to_be_hidden()
+        expect(tab.page.locator("#grid")).to_be_focused()
+
+
+def test_pictures_are_blurred_until_one_asks(served: Served) -> None:
+    with served.opened() as tab:
+        facet(tab, "stage").get_by_role("checkbox", name="kept").check()
+        images = tab.page.locator(f"{SHOWN} img")
+        expect(images.first).to_have_css("filter", "blur(22px)")
+        assert images.first.evaluate("(each) => each.decode().then(() => each.naturalWidth)") > 0
+        card(tab, 0).locator(".caption").click()
+        tab.page.locator("#pane .reveal").click()
+        expect(tab.page.locator("#pane img")).to_have_css("filter", "none")
+        expect(images.nth(1)).to_have_css("filter", "blur(22px)")
+        tab.page.get_by_role("button", name="Show pictures", pressed=False).click()
+        expect(tab.page.get_by_role("button", name="Show pictures", pressed=True)).to_be_focused()
+        expect(images.nth(1)).to_have_css("filter", "none")
+
+
+def test_another_threshold_says_what_goes_and_comes(served: Served) -> None:
+    with served.opened() as tab:
+        tab.page.get_by_role("button", name="What if").click()
+        setting, outcome = "text.words_at_least", tab.page.locator("#outcome tr")
+        (now,) = (rule["value"] for rule in served.ask("/api/run")["rules"] if rule["setting"] == setting)
+        for value in (now + 1, now - 1):
+            answer = served.ask("/api/what-if", {"filter": {}, "thresholds": {setting: value}})
+            tab.page.locator(".ruler", has_text=setting).get_by_role("spinbutton").fill(str(value))
+            expect(tab.page.locator("#toml code")).to_have_text(answer["toml"])
+            expect(outcome.filter(has_text="Goes").locator("td")).to_have_text([f"{n:,}" for n in answer["goes"]])
+            expect(outcome.filter(has_text="Comes")).to_have_count(max(1, len(answer["comes"])))
+            for each in answer["comes"]:
+                line = outcome.filter(has_text=f"Comes from {each['stage']}").locator("td").first
+                expect(line).to_have_text(f"{each['pairs']:,}")
+            expect(tab.page.locator("#goes .card")).to_have_count(len(answer["samples"]["goes"]))
+        tab.page.get_by_role("button", name="Put all back").click()
+        expect(outcome.filter(has_text="Goes").locator("td").first).to_have_text("0")
+
+
+def test_a_decision_is_downloaded_and_loaded(served: Served, tmp_path: Path) -> None:
+    def downloaded(tab: Tab, name: str) -> Path:
+        with tab.page.expect_download() as download:
+            tab.page.get_by_role("button", name=name).click()
+        download.value.save_as(tmp_path / name)
+        return tmp_path / name
+
+    kept = {"values": {"stage": ["kept"]}}
+    keys = [row["key"] for first in (0, 100) for row in served.rows(first, 100, **kept)]
+    with served.opened() as tab:
+        facet(tab, "stage").get_by_role("checkbox", name="kept").check()
+        expect(tab.page.locator(f"{SHOWN} .mark").first).to_have_text("kept")
+        for at in (0, 2):
+            card(tab, at).get_by_role("button", name="Mark").click()
+        tab.page.get_by_role("button", name="Decide (2)").click()
+        expect(tab.page.locator("#basket")).to_contain_text("2 pairs, 2 of them kept")
+        expect(tab.page.locator("#commands code").first).to_contain_text("altalign select")
+        assert downloaded(tab, "Download keys.txt").read_text().split() == [keys[0], keys[2]]
+        tab.page.get_by_label("Remove them").check()
+        expect(tab.page.locator("#commands code").first).to_contain_text("altalign remove")
+        tab.page.get_by_label("All that match").check()
+        expect(tab.page.locator("#basket")).to_contain_text(f"{len(keys)} pairs, {len(keys)} of them kept")
+        assert sorted(downloaded(tab, "Download keys.txt").read_text().split()) == sorted(keys)
+        decision = downloaded(tab, "Download decision")
+    with served.opened() as tab:
+        tab.page.get_by_role("button", name="Decide").click()
+        broken = {"name": "a.json", "mimeType": "", "buffer": b'{"altalign_browse": 1, "filter": {"text": 3}}'}
+        tab.page.locator("#load").set_input_files(broken)
+        expect(tab.page.locator("#loaded")).to_contain_text(
+            "a.json is no decision of altalign browse: its filter's text"
+        )
+        tab.page.locator("#load").set_input_files(decision)
+        expect(tab.page.locator("#chips .chip")).to_contain_text("kept")
+        expect(tab.page.locator("#marked .card")).to_have_count(2)
+
+
+def test_what_strangers_wrote_is_text(served: Served) -> None:
+    with served.opened() as tab:
+        captions = tab.page.locator(f"{SHOWN} .caption bdi")
+        for url, links in ((SCRIPT, []), (LINK, [LINK])):
+            tab.page.get_by_label("Image or page URL has").fill(url)
+            expect(tab.page.locator("#chips .chip")).to_contain_text(url)
+            expect(captions).to_have_text([MARKUP, TURNED.replace("\u202e", "\\u202e")])
+            card(tab, 0).locator(".caption").click()
+            expect(tab.page.locator("#pane dd", has_text=url)).to_be_visible()
+            found = tab.page.locator("#pane a[rel='noreferrer noopener']").all()
+            assert [each.get_attribute("href") for each in found] == links
+            assert tab.page.locator("[src=x], [onerror]").count() == 0
