@@ -146,7 +146,9 @@
     ];
   }
 
+  // None for what has no key, as a record that cannot be read.
   function markButton(key) {
+    if (!key) return "";
     const button = h("button", { type: "button", class: "mark-it", "data-key": key, click: () => mark(key) });
     showMark(button);
     return button;
@@ -159,6 +161,7 @@
   }
 
   function mark(key) {
+    if (!key) return say("This has no key, so it cannot be marked");
     marks.has(key) ? marks.delete(key) : marks.add(key);
     say(`${marks.has(key) ? "Marked" : "Mark taken off"}; ${counted(marks.size)} marked`);
     showMarks();
