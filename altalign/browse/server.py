@@ -205,6 +205,7 @@ def serving(folder: str, port: int = 0) -> Iterator[str]:
     with opened(RunFolder.open(folder)) as pairs, socket.socket() as listening:
         try:
             listening.bind((HOST, port))
+            listening.listen()  # who asks before the server is up waits
         except OSError as error:
             raise UsageError(f"--port {port}: {error.strerror}; give another, or none") from None
         port, token = listening.getsockname()[1], secrets.token_urlsafe(24)
