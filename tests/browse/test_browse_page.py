@@ -5,8 +5,9 @@ import re
 import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import pytest
 
@@ -22,7 +23,8 @@ LINK = "https://img.example/x.png"
 SHOWN = "#grid[aria-busy=false] .card"
 
 
-class Served(NamedTuple):
+@dataclass(frozen=True)
+class Served:
     """The run's page, and the server behind it."""
 
     url: str
