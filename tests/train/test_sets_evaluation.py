@@ -164,7 +164,7 @@ def test_a_wrong_use_is_one_line(folder: Path, capsys: pytest.CaptureFixture[str
         ),
         (f'{SET}"zero_shot"\npath = "b"\nmetric = "r1"\n', '[set]: metric = "r1": give top1, top5, mean_per_class'),
         (f'{SET}"zero"\npath = "b"\n', '[set] task = "zero": give "retrieval", "zero_shot"'),
-        (f'{SET}"vtab"\npaths = "b"\n', "[set] paths: no such setting (did you mean path?)"),
+        (f'{SET}"vtab"\npaths = "b"\n', "[set] paths: no such setting (there are: name, "),
         (f'{SET}"retrieval"\npath = "b"\nshared_captions = "all"\n', "there is no such setting any more"),
         (f'{SET}"knn"\npath = "b"\ntrain = "c"\n' * 2, "two sets are called knn/a"),
     ],
