@@ -26,10 +26,11 @@ LONG := browser or cluster or engine or faults or gpu or guides or hostile or ja
 export UV_PROJECT_ENVIRONMENT := $(VENV)
 export PYTHONUTF8 := 1
 
-.PHONY: help setup setup-dev curate train eval experiment test test-all test-kills test-power-cuts test-engines test-clusters test-clusters-all test-readers lint check docs supply-chain sbom bench bench-large bench-gpu prism jars google-cloud versitygw fake-gcs-server browser clean
+.PHONY: help setup setup-dev curate browse train eval experiment test test-all test-kills test-power-cuts test-engines test-clusters test-clusters-all test-readers lint check docs supply-chain sbom bench bench-large bench-gpu prism jars google-cloud versitygw fake-gcs-server browser clean
 
 help:
 	@echo "make curate [CONFIG=…]  curate the demo web, or what a config names, into shards; RUNNER=prism, spark or flink on that engine"
+	@echo "make browse [RUN=…]     look at all that the demo's run, or another one, kept and dropped, in the browser"
 	@echo "make train [CONFIG=…]   train a dual encoder on shards, by default a small one on the demo's (3 minutes on 2 cores; 5.5 GB of torch); goes on where it stopped"
 	@echo "make eval [CONFIG=…] [SETS=…]  measure a trained model, by default the demo's on retrieval, classes and neighbours (2 minutes on 2 cores)"
 	@echo "make test               the fast tests, and of all that takes long some of each kind (10 minutes on 2 slow cores; 7 GB of packages)"
@@ -91,6 +92,11 @@ SERVER_dataflow := google-cloud
 curate: export ALTALIGN_PRISM := $(or $(ALTALIGN_PRISM),$(PRISM))
 curate: $(VENV)/.curate $(SERVER_$(RUNNER)) $(if $(filter configs/demo.toml,$(CONFIG)),demo-web/README.md)
 	$(ALTALIGN) curate $(CONFIG) $(if $(RUNNER),--set engine.runner=$(RUNNER)) $(FLAGS)
+
+browse: RUN ?= runs/demo
+browse: $(VENV)/.curate
+	@test $(RUN) != runs/demo || test -f runs/demo/manifest.json || $(MAKE) --no-print-directory curate CONFIG=configs/demo.toml RUNNER= FLAGS=
+	$(ALTALIGN) browse $(RUN) $(FLAGS)
 
 # Training takes what curation leaves on disk; the demo's shards are made where they are not there.
 train eval: CONFIG = configs/train-demo.toml

@@ -1,17 +1,20 @@
-"""Writes the README's picture, docs/images/report.png, from the report of the demo: `make curate`, then run this.
+"""Writes the pictures of documents, docs/images/*.png, of the demo's report and browse page: `make curate`, then this.
 
-Chromium draws the page. The picture keeps its head, the funnel, and the reasons of `judge`
-without their samples.
+Chromium draws the pages. The picture of the report keeps its head, the funnel, and the reasons of `judge` without their
+samples.
 """
 
 import shutil
+from contextlib import chdir
 from pathlib import Path
 
 from PIL import Image
 from playwright.sync_api import sync_playwright
 
+from altalign.browse.server import serving
+
 ROOT = Path(__file__).parents[1]
-REPORT, PICTURE = ROOT / "runs/demo/report.html", ROOT / "docs/images/report.png"
+RUN, REPORT, BROWSE = ROOT / "runs/demo", ROOT / "docs/images/report.png", ROOT / "docs/images/browse.png"
 HIDDEN = """
     nav, .eyebrow, .know, .note, .examples, main > section:not(#funnel, #reasons),
     #reasons > :not(#reasons-title, #reasons-judge, #reasons-judge + *) { display: none !important }
@@ -22,16 +25,24 @@ HIDE = "css => { const sheet = new CSSStyleSheet(); sheet.replaceSync(css); docu
 
 
 def main() -> None:
-    """Write the picture, in 256 colours: few bytes, and no eye sees it."""
-    with sync_playwright() as playwright:
+    """Write the pictures, in 256 colours: few bytes, and no eye sees it."""
+    seen = {"reduced_motion": "reduce", "color_scheme": "light"}
+    with sync_playwright() as playwright, chdir(ROOT), serving("runs/demo") as address:
         chromium = playwright.chromium.launch(executable_path=shutil.which("chromium"), args=["--no-sandbox"])
-        page = chromium.new_page(viewport={"width": 960, "height": 600}, reduced_motion="reduce", color_scheme="light")
-        page.goto(REPORT.as_uri())
+        page = chromium.new_page(viewport={"width": 960, "height": 600}, **seen)
+        page.goto((RUN / "report.html").as_uri())
         page.evaluate(HIDE, HIDDEN)
-        page.screenshot(path=PICTURE, full_page=True)
+        page.screenshot(path=REPORT, full_page=True)
+        page = chromium.new_page(viewport={"width": 1200, "height": 760}, **seen)
+        page.goto(address)
+        page.get_by_role("button", name="Show pictures").click()
+        page.wait_for_selector("#grid[aria-busy=false] .card .caption")
+        page.wait_for_load_state("networkidle")
+        page.screenshot(path=BROWSE)
         chromium.close()
-    with Image.open(PICTURE) as drawn:
-        drawn.convert("RGB").quantize(256).save(PICTURE, optimize=True)
+    for path in (REPORT, BROWSE):
+        with Image.open(path) as drawn:
+            drawn.convert("RGB").quantize(256).save(path, optimize=True)
 
 
 if __name__ == "__main__":

@@ -60,6 +60,7 @@ ROOMS = (
     "audit.checks",
     "audit.report",
     "audit",
+    "browse",
     "demo",
     "cli",
     "commands",

@@ -55,12 +55,12 @@ def rules(pairs: Pairs) -> list[dict[str, Any]]:
         if is_calibrated or (words.on_with and not value_of(config, words.on_with)):
             continue
         value = value_of(config, words.threshold)
-        step = 1 if isinstance(value, int) else 0.01
+        step = 1 if isinstance(value, int) else 0.01 if value > 1 else 0.001
         found.append(
             {
                 "reason": reason,
                 "setting": words.threshold,
-                "meaning": words.meaning.replace("`", ""),
+                "meaning": words.in_card[0].upper() + words.in_card[1:],
                 "value": value,
                 "at_least": movable.less_is_looser,
                 "step": step,
