@@ -154,7 +154,7 @@ def removed_pairs(run: RunFolder) -> tuple[Counter[tuple[str, str, str]], Counte
 
 
 @contextmanager
-def database(*, memory: str = _MEMORY_LIMIT, is_on_disk: bool = False) -> Iterator["DuckDBPyConnection"]:
+def database(*, memory: str = "", is_on_disk: bool = False) -> Iterator["DuckDBPyConnection"]:
     """An empty database in memory, or in a temporary file; it reads and writes no file but temporary ones.
 
     Raises AltalignError: a query failed, as for lack of space for temporary files.
@@ -162,7 +162,7 @@ def database(*, memory: str = _MEMORY_LIMIT, is_on_disk: bool = False) -> Iterat
     import duckdb  # half a second, which other commands need not wait for
 
     with tempfile.TemporaryDirectory(prefix="altalign-") as folder:
-        settings = {"temp_directory": folder, "memory_limit": memory, "threads": min(_THREADS_AT_MOST, cores())}
+        settings = {"temp_directory": folder, "memory_limit": memory or _MEMORY_LIMIT, "threads": min(_THREADS_AT_MOST, cores())}
         place = f"{folder}/rows.duckdb" if is_on_disk else ":memory:"
         with duckdb.connect(place, config={**settings, "preserve_insertion_order": False}) as connection:
             connection.execute("set enable_external_access = false")
