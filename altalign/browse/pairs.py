@@ -1,8 +1,8 @@
 """The pairs of a run, kept and dropped, as one table of DuckDB in a temporary file, which is filled while it is asked.
 
-The table `pairs` has a row a pair: `n`, its number; `file` and `row`, where the run has it; `failed`, every rule of its
-stage that holds, joined by spaces; `host`, of the image's URL; the columns of side-cars and dropped rows by their
-names; the columns of the run's scores; and those of `keep_columns`, as text.
+The table `pairs` has a row a pair: `n`, its number; `file` and `row`, where the run has it; `image`, its image_id as a
+number, which is counted faster; `failed`, every rule of its stage that holds, joined by spaces; `host`, of the image's
+URL; the columns of side-cars and dropped rows by their names; the run's scores; and those of `keep_columns`, as text.
 """
 
 import heapq
@@ -90,9 +90,8 @@ class Pairs:
         columns = {name: _NAMES[_TYPES[name]] for name in (*_OF_BOTH, *_OF_KEPT, *_OF_DROPPED)}
         columns |= {name: "VARCHAR" if text else "DOUBLE" for name, text in is_text.items()}
         declared = "".join(f", {identifier(name)} {kind}" for name, kind in columns.items())
-        connection.execute(
-            f"CREATE TABLE pairs (n BIGINT, file INTEGER, row BIGINT, failed VARCHAR, host VARCHAR{declared})"
-        )
+        own = "n BIGINT, file INTEGER, row BIGINT, image UUID, failed VARCHAR, host VARCHAR"
+        connection.execute(f"CREATE TABLE pairs ({own}{declared})")
         self._columns = list(columns)
         self._stop = threading.Event()
 
@@ -153,6 +152,7 @@ class Pairs:
             "n": "n",
             "file": "file",
             "row": "row",
+            "image": "try_cast(image_id AS UUID)",
             "host": f"nullif({_HOST}, '')",
         }
         if "reason" in there:
@@ -226,7 +226,7 @@ class Pairs:
 
     def count(self, asked: Mapping[str, Any]) -> dict[str, Any]:
         """How many pairs match, of how many distinct images."""
-        sql = f"SELECT count(*), count(DISTINCT image_id) FROM pairs WHERE {self.facets.where(asked)}"
+        sql = f"SELECT count(*), count(DISTINCT image) FROM pairs WHERE {self.facets.where(asked)}"
         (pairs, images), *_ = self.query(sql)
         return {"pairs": pairs, "images": images, "sql": sql}
 

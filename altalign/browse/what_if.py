@@ -87,17 +87,20 @@ def what_if(pairs: Pairs, asked: Mapping[str, Any], thresholds: Mapping[str, Any
             moved[rule["reason"]], settings[setting] = condition, value
     where = pairs.facets.where(asked)
     fails = " OR ".join(f"coalesce({condition}, false)" for condition in moved.values()) or "false"
-    comes = f"failed IN ({', '.join(map(literal, _only(pairs, moved))) or 'NULL'})"
-    fate = (
-        f"CASE WHEN reason = '{KEPT}' THEN if({fails}, 'goes', 'stays') WHEN {comes} AND NOT ({fails}) THEN 'comes' END"
+    kept = f"SELECT * FROM pairs WHERE {where} AND reason = '{KEPT}'"
+    only = ", ".join(map(literal, _only(pairs, moved))) or "NULL"
+    come = f"SELECT * FROM pairs WHERE {where} AND failed IN ({only}) AND NOT ({fails})"
+    # one pass over the kept pairs: `a` of an image, of which `b` stay
+    of_kept = (
+        "SELECT coalesce(sum(a), 0)::BIGINT, count(*), coalesce(sum(b), 0)::BIGINT, count(*) FILTER (b > 0), "
+        "coalesce(sum(a - b), 0)::BIGINT, count(*) FILTER (a > b) "
+        f"FROM (SELECT count(*) AS a, count(*) FILTER (NOT ({fails})) AS b FROM ({kept}) GROUP BY image)"
     )
     # a pair that comes may be there several times, and is one
-    sql = (
-        f"SELECT fate, if(fate = 'comes', stage, NULL), count(DISTINCT key), count(DISTINCT image_id) "
-        f"FROM (SELECT {fate} AS fate, stage, key, image_id FROM pairs WHERE {where}) "
-        "WHERE fate IS NOT NULL GROUP BY ALL"
-    )
-    found = {(row[0], row[1]): [row[2], row[3]] for row in pairs.query(sql)}
+    of_come = f"SELECT stage, count(DISTINCT key), count(DISTINCT image) FROM ({come}) GROUP BY stage"
+    numbers = pairs.query(of_kept)[0]
+    found = {stage: (of_stage, images) for stage, of_stage, images in pairs.query(of_come)}
+    shown = {"goes": f"SELECT n FROM ({kept}) WHERE {fails}", "comes": f"SELECT n FROM ({come})"}
     sections = dict[str, dict[str, Any]]()
     for setting, value in settings.items():
         section, _, key = setting.rpartition(".")
@@ -107,26 +110,18 @@ def what_if(pairs: Pairs, asked: Mapping[str, Any], thresholds: Mapping[str, Any
         place[key] = value
     flags = " ".join(f"--set {setting}={value}" for setting, value in settings.items())
     return {
-        "kept": list(
-            pairs.query(f"SELECT count(*), count(DISTINCT image_id) FROM pairs WHERE {where} AND reason = '{KEPT}'")[0]
-        ),
-        "stays": found.get(("stays", None), [0, 0]),
-        "goes": found.get(("goes", None), [0, 0]),
+        "kept": numbers[:2],
+        "stays": numbers[2:4],
+        "goes": numbers[4:],
         "comes": [
-            {"stage": stage.value, "pairs": found[name][0], "images": found[name][1], "note": note}
+            {"stage": stage.value, "pairs": found[stage][0], "images": found[stage][1], "note": note}
             for stage, note in _AFTER.items()
-            if (name := ("comes", stage.value)) in found
+            if stage in found
         ],
         "samples": {
-            each: [
-                int(n)
-                for (n,) in pairs.query(
-                    f"SELECT n FROM pairs WHERE {where} AND {fate} = '{each}' ORDER BY n LIMIT {SAMPLES}"
-                )
-            ]
-            for each in ("goes", "comes")
+            name: [n for (n,) in pairs.query(f"{query} ORDER BY n LIMIT {SAMPLES}")] for name, query in shown.items()
         },
-        "sql": sql,
+        "sql": f"{of_kept};\n{of_come}",
         "toml": tomli_w.dumps(sections),
         "command": f"altalign curate CONFIG.toml --rerun {flags}" if flags else "",
     }

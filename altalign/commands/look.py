@@ -64,15 +64,18 @@ def browse(argv: Sequence[str]) -> int:
 
     from altalign.browse import server  # Starlette, uvicorn: what other verbs need not wait for
 
-    with own_files(arguments.run), server.serving(arguments.run, arguments.port) as address:
+    with (
+        suppress(KeyboardInterrupt),
+        own_files(arguments.run),
+        server.serving(arguments.run, arguments.port) as address,
+    ):
+        terminal.stderr().print("Ctrl-C ends it", soft_wrap=True)
         sys.stdout.write(f"{address}\n")
         sys.stdout.flush()
         if not arguments.no_open:
             webbrowser.open(address)
-        terminal.stderr().print("Ctrl-C ends it", soft_wrap=True)
-        with suppress(KeyboardInterrupt):
-            while True:
-                time.sleep(3600)
+        while True:
+            time.sleep(3600)
     return 0
 
 
