@@ -38,7 +38,8 @@ class Condition(NamedTuple):
 
 
 @contextmanager
-def _naming(path: str) -> Iterator[None]:
+def naming(path: str) -> Iterator[None]:
+    """Errors of Arrow name the Parquet file. Raises UnreadableError; FileNotFoundError: there is no such file."""
     try:
         yield
     except FileNotFoundError:
@@ -60,7 +61,7 @@ def row_groups(
     A file that is open already is read in place of the one at the path. Raises UnreadableError: it is not a whole
     Parquet file, or lacks one of these columns; FileNotFoundError: there is no such file.
     """
-    with nullcontext(file) if file else storage.open_read(path) as source, _naming(path):
+    with nullcontext(file) if file else storage.open_read(path) as source, naming(path):
         parquet = pq.ParquetFile(source)
         if missing := [name for name in columns or () if name not in parquet.schema_arrow.names]:
             raise pa.ArrowInvalid(f"no column {missing[0]}; was it written by an earlier altalign?")
@@ -75,7 +76,7 @@ def row_groups(
 
 def table(path: str, schema: pa.Schema) -> pa.Table:
     """The columns of a schema from a whole file, with its types. Raises as `row_groups`; UnreadableError: of others."""
-    with _naming(path):
+    with naming(path):
         groups = [rows.cast(schema) for rows in row_groups(path, schema.names)]
         return pa.concat_tables([schema.empty_table(), *groups])
 
@@ -88,7 +89,7 @@ def of_audit(run: RunFolder, file: AuditTable) -> pa.Table | None:
 
 def listed(run: RunFolder, file: AuditTable) -> list[dict[str, Any]] | None:
     """The rows of a table of the audit, each as a dict; None if the run has no such file."""
-    with _naming(run.path(file.path)):  # a string may be no UTF-8
+    with naming(run.path(file.path)):  # a string may be no UTF-8
         rows = of_audit(run, file)
         return None if rows is None else rows.to_pylist()
 
@@ -107,7 +108,7 @@ def samples(run: RunFolder, condition: Condition, folder: str = "shards") -> Ite
         few = enumerate(row_groups(path, columns))
         numbers = [number for number, rows in few if len(rows.filter(matches))]
         for rows in row_groups(path, numbers=numbers) if numbers else ():
-            with _naming(path):
+            with naming(path):
                 yield from ({**row, "in": f"{folder}/{name}"} for row in rows.filter(matches).to_pylist())
 
 
@@ -162,7 +163,8 @@ def database(*, memory: str = "", is_on_disk: bool = False) -> Iterator["DuckDBP
     import duckdb  # half a second, which other commands need not wait for
 
     with tempfile.TemporaryDirectory(prefix="altalign-") as folder:
-        settings = {"temp_directory": folder, "memory_limit": memory or _MEMORY_LIMIT, "threads": min(_THREADS_AT_MOST, cores())}
+        limits = {"memory_limit": memory or _MEMORY_LIMIT, "threads": min(_THREADS_AT_MOST, cores())}
+        settings = {"temp_directory": folder, **limits}
         place = f"{folder}/rows.duckdb" if is_on_disk else ":memory:"
         with duckdb.connect(place, config={**settings, "preserve_insertion_order": False}) as connection:
             connection.execute("set enable_external_access = false")

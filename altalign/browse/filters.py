@@ -74,16 +74,16 @@ class Facets(dict[str, Facet]):
             if name != but:
                 parts += self._within(self.named(name), bounds)
         if text := _text(asked, "text"):
-            parts.append(f"contains(lower(caption), {literal(text.lower())})")
+            parts.append(f"contains(lower(caption), lower({literal(text)}))")
         if url := _text(asked, "url"):
-            part = literal(url.lower())
+            part = f"lower({literal(url)})"
             parts.append(f"(contains(lower(image_url), {part}) OR contains(lower(page_url), {part}))")
         return " AND ".join(parts) or "true"
 
     @staticmethod
     def _is_any(facet: Facet, values: object) -> str:
-        if not isinstance(values, list) or not values:
-            raise UsageError(f"values of {facet.name}: {values!r} is no list of values")
+        if facet.kind == "range" or not isinstance(values, list) or not values:
+            raise UsageError(f"values of {facet.name}: {values!r:.200} is no list of values of a column of text")
         known = ", ".join(literal(value) for value in values if value is not None)
         parts = [f"{facet.sql} IN ({known})"] if known else []
         parts += [f"{facet.sql} IS NULL"] if None in values else []

@@ -29,7 +29,7 @@ def details(pairs: Pairs, number: int) -> dict[str, Any]:
     """All that is known of a pair, by its number in the table."""
     row = pairs.in_file(number)
     in_table = pairs.rows([number])[0]
-    scores = {name: in_table[name] for name in pairs.columns.scores}
+    scores = {name: in_table[name] for name in map(pairs.named.__getitem__, pairs.columns.scores)}
     fields = {name: value for name, value in {**row, **scores}.items() if value not in (None, "", [])}
     named = f"--key {row['key']}" if row.get("key") else f"--url {shlex.quote(row['image_url'] or '')}"
     return {

@@ -21,11 +21,11 @@ import pyarrow.parquet as pq
 from altalign import storage
 from altalign.audit import rows as run_rows
 from altalign.audit.run_folder import RunFolder
-from altalign.browse.filters import Facet, Facets, identifier
+from altalign.browse.filters import SIZES, Facet, Facets, identifier
 from altalign.data.columns import EXTRA, known
 from altalign.data.reasons import KEPT
 from altalign.data.schema import DROPPED, SAMPLE
-from altalign.errors import AltalignError, UsageError
+from altalign.errors import UsageError, one_line
 
 if TYPE_CHECKING:
     from duckdb import DuckDBPyConnection
@@ -34,7 +34,7 @@ MEMORY = "500MB"  # of DuckDB: what a page asks for is sums, and a window of row
 BINS, VALUES = 40, 50  # of a range facet; of a facet of values
 FEW_ROWS, MANY_ROWS = 10_000, 200_000  # that go into the table at once: the first soon, the others fast
 BATCH_ROWS = 100_000
-FILTERS_KEPT = 8  # lists of matching pairs, four bytes a pair
+FILTERS_KEPT = 4  # lists of matching pairs, four bytes a pair
 NEW_AFTER = 1_000_000  # pairs read, after which a list is made anew while the files are still read
 
 _OF_BOTH = ("key", "image_id", "image_url", "page_url", "caption", "source", "words", "width", "height")
@@ -51,8 +51,9 @@ _OF_DROPPED = (
     "test_set",
 )
 _TYPES = {field.name: field.type for field in (*DROPPED, *SAMPLE)}
-_NAMES = {pa.string(): "VARCHAR", pa.int32(): "INTEGER", pa.int64(): "BIGINT", pa.float32(): "FLOAT"}
-_HOST = r"regexp_extract(lower(image_url), '^[a-z][a-z0-9+.-]*://(?:[^/?#@]*@)?([^/:?#]+)', 1)"
+# thresholds are not rounded to 32 bits
+_NAMES = {pa.string(): "VARCHAR", pa.int32(): "INTEGER", pa.int64(): "BIGINT", pa.float32(): "DOUBLE"}
+_HOST = r"regexp_extract(lower(image_url), '^[a-z][a-z0-9+.-]*://(?:[^/?#]*@)?(\[[^\]]*\]|[^/:?#]+)', 1)"
 
 
 class File(NamedTuple):
@@ -79,19 +80,25 @@ class Pairs:
         self.columns = known(run.folder, {name for each in run.config.input for name in each.keep_columns})
         self._scores = {score.name: score for score in self.columns.scores.values()}
         self._kept_columns = [name for name in self.columns.types if name.startswith(EXTRA)]
-        is_text = {
-            name: pa.types.is_string(self.columns.types[name]) for name in (*self._kept_columns, *self.columns.scores)
+        own = {
+            "n": "BIGINT",
+            "file": "INTEGER",
+            "row": "BIGINT",
+            "image": "UUID",
+            "failed": "VARCHAR",
+            "host": "VARCHAR",
         }
+        own |= {name: _NAMES[_TYPES[name]] for name in (*_OF_BOTH, *_OF_KEPT, *_OF_DROPPED)}
+        self.named = _renamed([*self._kept_columns, *self.columns.scores], {*own, *SIZES})
+        is_text = {column: pa.types.is_string(self.columns.types[name]) for name, column in self.named.items()}
         self.facets = Facets({name: "values" if text else "range" for name, text in is_text.items()})
         self.files = list(_files(run, list(self._digests)))
         self.total = sum(_rows_of(run.path(file.path)) for file in self.files)
         self.read, self.is_read, self.trouble = 0, False, ""
-        self._lists, self._lock = OrderedDict[tuple[str, str, int], npt.NDArray[np.int64]](), threading.Lock()
-        columns = {name: _NAMES[_TYPES[name]] for name in (*_OF_BOTH, *_OF_KEPT, *_OF_DROPPED)}
-        columns |= {name: "VARCHAR" if text else "DOUBLE" for name, text in is_text.items()}
-        declared = "".join(f", {identifier(name)} {kind}" for name, kind in columns.items())
-        own = "n BIGINT, file INTEGER, row BIGINT, image UUID, failed VARCHAR, host VARCHAR"
-        connection.execute(f"CREATE TABLE pairs ({own}{declared})")
+        self._lists, self._lock = OrderedDict[tuple[str, str, str], npt.NDArray[np.uint32]](), threading.Lock()
+        columns = own | {name: "VARCHAR" if text else "DOUBLE" for name, text in is_text.items()}
+        declared = ", ".join(f"{identifier(name)} {kind}" for name, kind in columns.items())
+        connection.execute(f"CREATE TABLE pairs ({declared})")
         self._columns = list(columns)
         self._stop = threading.Event()
 
@@ -115,8 +122,8 @@ class Pairs:
                         self._insert(cursor, pa.table({**arrays, **columns}))
                         row, self.read = row + len(rows), self.read + len(rows)
             self.is_read = True
-        except (AltalignError, OSError) as error:
-            self.trouble = str(error)
+        except Exception as error:
+            self.trouble = one_line(error)
 
     def stop(self) -> None:
         """End the reading, in a moment."""
@@ -130,7 +137,7 @@ class Pairs:
         for rows in run_rows.row_groups(self.run.path(file.path), names):
             some = rows
             for name, column in of_scores.items():
-                some = some.append_column(name, column.slice(at, len(rows)))
+                some = some.append_column(self.named[name], column.slice(at, len(rows)))
             at += len(rows)
             yield some
 
@@ -148,10 +155,7 @@ class Pairs:
         there = {*rows.column_names}
         kept = f"'{KEPT}'"
         expressions = {
-            **{name: identifier(name) if name in there else "NULL" for name in (*self._columns, "failed")},
-            "n": "n",
-            "file": "file",
-            "row": "row",
+            **{name: identifier(name) if name in there else "NULL" for name in self._columns},
             "image": "try_cast(image_id AS UUID)",
             "host": f"nullif({_HOST}, '')",
         }
@@ -160,8 +164,12 @@ class Pairs:
             expressions["failed"] = "coalesce(nullif(array_to_string(failed, ' '), ''), reason)"
         else:
             expressions |= {"stage": kept, "reason": kept, "failed": "''"}
+        for name in self.columns.scores:  # what is no number is no value, as for `select`
+            column = self.named[name]
+            if column in there and not pa.types.is_string(self.columns.types[name]):
+                expressions[column] = f"if(isfinite({identifier(column)}::DOUBLE), {identifier(column)}::DOUBLE, NULL)"
         for name in self._kept_columns:
-            expressions[name] = f"json_extract_string(extra, {_pointer(name.removeprefix(EXTRA))})"
+            expressions[self.named[name]] = f"json_extract_string(extra, {_pointer(name.removeprefix(EXTRA))})"
         names = ", ".join(map(identifier, expressions))
         run_rows.execute_on(
             cursor, rows, f"INSERT INTO pairs ({names}) SELECT {', '.join(expressions.values())} FROM arrow_rows"
@@ -181,10 +189,10 @@ class Pairs:
             while rows := found.fetchmany(BATCH_ROWS):
                 yield [row[0] for row in rows]
 
-    def matching(self, asked: Mapping[str, Any], sort: object = "") -> npt.NDArray[np.int64]:
+    def matching(self, asked: Mapping[str, Any], sort: object = "") -> npt.NDArray[np.uint32]:
         """The numbers of the pairs that match a filter, in this order; the last lists are kept."""
         where, order = self.facets.where(asked), self.facets.order(sort)
-        name = (where, order, -1 if self.is_read else self.read // NEW_AFTER)
+        name = (where, order, self._version)
         with self._lock:
             if name in self._lists:
                 self._lists.move_to_end(name)
@@ -192,7 +200,7 @@ class Pairs:
         with self._connection.cursor() as cursor:
             found = cursor.execute(f"SELECT n FROM pairs WHERE {where} ORDER BY {order}").fetchnumpy()["n"]
         with self._lock:
-            self._lists[name] = np.asarray(found, np.int64)
+            self._lists[name] = np.asarray(found, np.uint32)
             while len(self._lists) > FILTERS_KEPT:
                 self._lists.popitem(last=False)
             return self._lists[name]
@@ -244,9 +252,15 @@ class Pairs:
         others = found[0][2] - len(found) if found else 0
         return {"values": [[value, pairs] for value, pairs, _ in found], "others": others, "sql": sql}
 
+    @property
+    def _version(self) -> str:
+        """Changes when what was found before is to be found anew: at each pair read, of a million each million."""
+        is_at_end = self.is_read or self.trouble
+        return "all" if is_at_end else f"{self.read:.0e}" if self.read >= NEW_AFTER else str(self.read)
+
     def _histogram(self, facet: Facet, where: str) -> dict[str, Any]:
         """Equal parts from the 1st to the 99th percentile of all pairs; the outer ones have what is beyond, too."""
-        least, most, low, high = self._extent(facet, self.is_read or self.read // NEW_AFTER)
+        least, most, low, high = self._extent(facet, self._version)
         if least is None:
             return {"bins": [], "missing": self.count_of(where), "sql": f"SELECT max({facet.sql}) FROM pairs"}
         width = (high - low) / BINS or 1.0
@@ -257,13 +271,13 @@ class Pairs:
         found = dict(self.query(sql))
         missing = found.pop(None, 0)
         edges = [low + width * number for number in range(BINS + 1)]
-        used = [number for number in range(BINS) if edges[number] <= most]
+        used = [number for number in range(BINS) if edges[number] <= most or number in found]
         bins = [[edges[number], edges[number + 1], found.get(float(number), 0)] for number in used]
         bins[0][0], bins[-1][1] = min(float(least), bins[0][0]), max(float(most), bins[-1][1])
         return {"bins": bins, "missing": missing, "sql": sql}
 
     @lru_cache(maxsize=256)  # noqa: B019 - of the one object of a server
-    def _extent(self, facet: Facet, _read: int) -> tuple[Any, Any, float, float]:
+    def _extent(self, facet: Facet, _version: str) -> tuple[Any, Any, float, float]:
         """The smallest and largest value of all pairs, and their 1st and 99th percentiles."""
         sql = f"SELECT min({facet.sql}), max({facet.sql}), quantile_disc({facet.sql}, [0.01, 0.99]) FROM pairs"
         (least, most, percentiles), *_ = self.query(sql)
@@ -276,16 +290,19 @@ class Pairs:
 
     def in_file(self, number: int) -> dict[str, Any]:
         """A pair with the columns of its file, `in` its path, `shard` its tar. Raises UsageError: there is none."""
-        if not (found := self.query(f"SELECT file, row FROM pairs WHERE n = {int(number)}")):
+        if not (found := self.query(f"SELECT file, row, key FROM pairs WHERE n = {int(number)}")):
             raise UsageError(f"{number}: no such pair")
-        file, row = self.files[found[0][0]], found[0][1]
-        path = self.run.path(file.path)
-        with storage.open_read(path) as source:
+        at, row, key = found[0]
+        path = self.run.path(self.files[at].path)
+        with storage.open_read(path) as source, run_rows.naming(path):
             parquet, group = pq.ParquetFile(source).metadata, 0
-            while row >= (held := parquet.row_group(group).num_rows):
+            while group < parquet.num_row_groups and row >= (held := parquet.row_group(group).num_rows):
                 row, group = row - held, group + 1
-        rows = next(run_rows.row_groups(path, numbers=[group]))
-        return {**rows.slice(row, 1).to_pylist()[0], "in": file.path, "shard": file.shard}
+        rows = next(run_rows.row_groups(path, numbers=[group])) if group < parquet.num_row_groups else None
+        found_row = {} if rows is None else rows.slice(row, 1).to_pylist()[0]
+        if found_row.get("key", "") != key:
+            raise UsageError(f"{path}: it has changed since the page was opened; restart altalign browse")
+        return {**found_row, "in": self.files[at].path, "shard": self.files[at].shard}
 
 
 @contextmanager
@@ -328,8 +345,20 @@ def _joined(tables: Iterator[pa.Table], at_least: int) -> Iterator[pa.Table]:
         yield pa.concat_tables(held)
 
 
+def _renamed(names: Sequence[str], taken: set[str]) -> dict[str, str]:
+    """Columns by names, `_` behind one that is taken: a score may be called `similarity`; DuckDB ignores case."""
+    found = dict[str, str]()
+    for name in names:
+        column = name
+        while column.lower() in taken:
+            column += "_"
+        taken.add(column.lower())
+        found[name] = column
+    return found
+
+
 def _rows_of(path: str) -> int:
-    with storage.open_read(path) as source:
+    with storage.open_read(path) as source, run_rows.naming(path):
         return int(pq.ParquetFile(source).metadata.num_rows)
 
 

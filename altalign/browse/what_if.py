@@ -70,8 +70,12 @@ def rules(pairs: Pairs) -> list[dict[str, Any]]:
     return found
 
 
-def what_if(pairs: Pairs, asked: Mapping[str, Any], thresholds: Mapping[str, Any]) -> dict[str, Any]:
+def what_if(
+    pairs: Pairs, asked: Mapping[str, Any], thresholds: Mapping[str, Any], *, images: bool = True
+) -> dict[str, Any]:
     """What other thresholds, by their settings, would do to the pairs that match a filter.
+
+    Without `images` these are null: of ten million pairs they take most of the time.
 
     Raises UsageError: a setting has no threshold that can be moved, or moves to where nothing is known.
     """
@@ -96,10 +100,14 @@ def what_if(pairs: Pairs, asked: Mapping[str, Any], thresholds: Mapping[str, Any
         "coalesce(sum(a - b), 0)::BIGINT, count(*) FILTER (a > b) "
         f"FROM (SELECT count(*) AS a, count(*) FILTER (NOT ({fails})) AS b FROM ({kept}) GROUP BY image)"
     )
+    if not images:
+        counts = f"count(*), NULL, count(*) FILTER (NOT ({fails})), NULL, count(*) FILTER ({fails}), NULL"
+        of_kept = f"SELECT {counts} FROM ({kept})"
     # a pair that comes may be there several times, and is one
-    of_come = f"SELECT stage, count(DISTINCT key), count(DISTINCT image) FROM ({come}) GROUP BY stage"
+    distinct = "count(DISTINCT image)" if images else "NULL"
+    of_come = f"SELECT stage, count(DISTINCT key), {distinct} FROM ({come}) GROUP BY stage"
     numbers = pairs.query(of_kept)[0]
-    found = {stage: (of_stage, images) for stage, of_stage, images in pairs.query(of_come)}
+    found = {stage: counts for stage, *counts in pairs.query(of_come)}
     shown = {"goes": f"SELECT n FROM ({kept}) WHERE {fails}", "comes": f"SELECT n FROM ({come})"}
     sections = dict[str, dict[str, Any]]()
     for setting, value in settings.items():

@@ -13,14 +13,17 @@ import urllib.parse
 import urllib.request
 from collections import ChainMap, Counter
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from PIL import Image
 
 from altalign import storage
+from altalign.audit import rows as run_rows
 from altalign.audit.run_folder import RunFolder
 from altalign.browse import pairs as browse_pairs
 from altalign.browse.filters import Facets, of_select
@@ -199,6 +202,10 @@ def test_moved_thresholds_keep_what_a_loop_over_all_rows_keeps(
     assert found["kept"][0] == len(kept)
     assert found["goes"] == [len(goes), len({row["image_id"] for row in goes})]
     assert found["stays"] == [len(stays), len({row["image_id"] for row in stays})]
+    soon = ask(address, "/api/what-if", {"thresholds": thresholds, "images": False})
+    for name in ("kept", "stays", "goes"):
+        assert soon[name] == [found[name][0], None]
+    assert [each | {"images": None} for each in found["comes"]] == soon["comes"]
     assert {each["stage"]: each["pairs"] for each in found["comes"]} == {
         stage: len(keys) for stage, keys in comes.items()
     }
@@ -298,6 +305,7 @@ def test_a_filter_that_select_has_no_words_for_is_no_condition() -> None:
         {"values": {"reason": "a"}},
         {"values": {"reason": [1]}},
         {"values": {"caption": ["\ud800"]}},
+        {"values": {"words": ["x"]}},
         {"ranges": {"words": [1]}},
         {"ranges": {"words": ["1", None]}},
         {"ranges": {"host": [1, 2]}},
@@ -400,3 +408,100 @@ def test_a_taken_port_is_one_line(run: Path, address: str) -> None:
     port = int(address.partition("/?")[0].rpartition(":")[2])
     with pytest.raises(UsageError, match=f"--port {port}: "), serving(str(run), port):
         pass
+
+
+def edited(run: Path, to: Path, **columns: list[Any]) -> tuple[Path, Path]:
+    """A copy of a run with other values in the first rows of a file that judge dropped; and that file."""
+    here = Path(shutil.copytree(run, to / "run"))
+    path = min((here / "dropped" / "judge").glob("*.parquet"))
+    table = pq.read_table(path)
+    for name, values in columns.items():
+        is_typed = isinstance(values[0], str) and table[name].type != pa.string()
+        old = table[name].to_pylist()
+        column = [str(each) for each in old] if is_typed else old
+        new = pa.array(values + column[len(values) :], None if is_typed else table[name].type)
+        table = table.set_column(table.column_names.index(name), name, new)
+    pq.write_table(table, path)
+    return here, path
+
+
+@contextmanager
+def whole(run: Path) -> Iterator[browse_pairs.Pairs]:
+    """All pairs of a run, once they are read."""
+    with browse_pairs.opened(RunFolder.open(str(run))) as pairs:
+        while not (pairs.is_read or pairs.trouble):
+            pass
+        yield pairs
+
+
+def test_hosts_captions_and_scores_are_found_as_they_are(run: Path, tmp_path: Path) -> None:
+    urls = {
+        "http://user:p@ss@UPPER.example:8080/a@b": "upper.example",
+        "https://[2001:DB8::1]:443/a": "[2001:db8::1]",
+        "http://plain.example?q=http://other.example": "plain.example",
+    }
+    here, _ = edited(run, tmp_path, image_url=[*urls], caption=["ΟΔΟΣ", "İstanbul"], nsfw_score=[0.7])
+    with whole(here) as pairs:
+        for url, host in urls.items():
+            assert pairs.query(f"SELECT host FROM pairs WHERE image_url = '{url}'") == [(host,)]
+        for text in ("ΟΔΟΣ", "İstanbul"):
+            assert pairs.count({"text": text})["pairs"] == 1
+        # the score has 32 bits, 0.69999999; the threshold is not rounded to them
+        assert pairs.count({"ranges": {"nsfw_score": [0.7, None]}})["pairs"] == 0
+        assert pairs.count({"ranges": {"nsfw_score": [0.69, 0.7]}})["pairs"] == 1
+
+
+def test_a_score_may_have_the_name_of_a_column(run: Path, tmp_path: Path) -> None:
+    here = Path(shutil.copytree(run, tmp_path / "run"))
+    (tmp_path / "scores.toml").write_text(
+        "".join(f'[[score]]\nname = "{name}"\nkind = "language"\n' for name in ("similarity", "host", "stage"))
+    )
+    assert main(["score", str(here), "--with", str(tmp_path / "scores.toml")]) == 0
+    with whole(here) as pairs:
+        assert not pairs.trouble
+        assert pairs.count({"values": {"similarity_": ["en"]}}) != 0
+        assert pairs.count({"values": {"stage": ["kept"]}})["pairs"] > 0
+        assert pairs.count({"ranges": {"similarity": [-1, 1]}, "values": {"stage": ["kept"]}})["pairs"] == 0
+
+
+def test_a_value_of_another_kind_ends_the_reading_in_one_line(run: Path, tmp_path: Path) -> None:
+    here, _ = edited(run, tmp_path, words=["many"])
+    with whole(here) as pairs:
+        assert "many" in pairs.trouble
+        assert "\n" not in pairs.trouble
+
+
+def test_a_file_that_is_cut_is_one_line(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    here, path = edited(run, tmp_path)
+    path.write_bytes(path.read_bytes()[:100])
+    assert main(["browse", str(here), "--no-open"]) == 1
+    assert f"{path}: cannot be read as Parquet" in capsys.readouterr().err
+
+
+def test_a_row_that_is_another_one_now_is_not_shown(run: Path, tmp_path: Path) -> None:
+    here, path = edited(run, tmp_path, caption=["here it was"])
+    with whole(here) as pairs:
+        number = int(pairs.matching({"text": "here it was"})[0])
+        assert pairs.in_file(number)["caption"] == "here it was"
+        for rows in (pq.read_table(path)[1:], pq.read_table(path)[:0]):
+            pq.write_table(rows, path)
+            with pytest.raises(UsageError, match="it has changed since the page was opened"):
+                pairs.in_file(number)
+
+
+def test_what_is_asked_while_files_are_read_is_of_all_that_is_read(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(browse_pairs, "FEW_ROWS", 1)
+    opened = RunFolder.open(str(run))
+    with run_rows.database() as connection:
+        pairs = browse_pairs.Pairs(opened, connection)
+        insert = pairs._insert
+
+        def inserted(*given: Any) -> None:
+            assert len(pairs.matching({})) == pairs.read
+            drawn = pairs.facet({}, "words")
+            assert sum(number for *_, number in drawn["bins"]) + drawn["missing"] == pairs.read
+            insert(*given)
+
+        monkeypatch.setattr(pairs, "_insert", inserted)
+        pairs.fill()
+        assert (pairs.trouble, pairs.is_read, len(pairs.matching({}))) == ("", True, pairs.total)

@@ -578,7 +578,15 @@
   const askWhatIf = place("what-if");
   const whatIf = later(250, () => {
     byId("outcome").setAttribute("aria-busy", "true");
-    askWhatIf("/api/what-if", { filter: state.filter, thresholds: Object.fromEntries(thresholds) }, showOutcome);
+    const question = { filter: state.filter, thresholds: Object.fromEntries(thresholds) };
+    // pairs are counted at once, images in a second or two where there are ten million
+    askWhatIf("/api/what-if", { ...question, images: false }, (found) => {
+      showOutcome(found);
+      askWhatIf("/api/what-if", question, (exact) => {
+        showOutcome(exact);
+        byId("outcome").setAttribute("aria-busy", "false");
+      });
+    });
   });
 
   function showOutcome(found) {
@@ -586,7 +594,6 @@
     const comes = found.comes.map((each) => line(`Comes from ${each.stage}`, [each.pairs, each.images], each.note));
     const head = h("thead", {}, h("tr", {}, ...["Of the pairs that match", "Pairs", "Images"].map((name, i) => h("th", { scope: "col", class: i ? "n" : null }, name))));
     byId("outcome").replaceChildren(h("table", {}, head, h("tbody", {}, line("Kept now", found.kept), line("Stays", found.stays), line("Goes", found.goes), ...(comes.length ? comes : [line("Comes", [0, 0])]))));
-    byId("outcome").setAttribute("aria-busy", "false");
     putSql(byId("outcome-sql"), found.sql, "what if");
     byId("settings").hidden = !found.toml;
     byId("toml").replaceChildren(copyable(found.toml, "Copy settings"));
