@@ -9,7 +9,7 @@ import shlex
 import socket
 import threading
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
 import orjson
@@ -29,13 +29,15 @@ from altalign.browse.filters import of_select
 from altalign.browse.pair import Pictures
 from altalign.browse.pairs import Pairs, opened
 from altalign.data.reasons import KEPT
-from altalign.errors import AltalignError, UsageError
+from altalign.errors import AltalignError, UsageError, one_line
 from altalign.pages import frame
 
 HOST = "127.0.0.1"
 ROWS_AT_MOST = 200
 BODY_BYTES_AT_MOST = 16_000_000  # of a request: marked keys
 _SHOWN = ("n", "key", "caption", "image_url", "stage", "reason", "words", "width", "height")
+_NOTE = "Of what extract drops, the run has the broken records and a sample of each other reason."
+_NONE = "The run kept no dropped rows: `[audit] keep_dropped = false`."
 _FROM_HERE = b"img-src data:", b"img-src 'self' data:; connect-src 'self'"
 
 _Asked = dict[str, Any]
@@ -46,7 +48,8 @@ class Guard:
 
     def __init__(self, app: ASGIApp, token: str, port: int) -> None:
         self._app, self._token = app, token
-        self._hosts = {f"{HOST}:{port}", f"localhost:{port}"}
+        ending = "" if port == 80 else f":{port}"  # browsers leave that one out
+        self._hosts = {f"{HOST}{ending}", f"localhost{ending}"}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer a request."""
@@ -60,7 +63,8 @@ class Guard:
                 refused = _error("not allowed here: open the address that `altalign browse` printed", 403)
                 await refused(scope, receive, send)
                 return
-        await self._app(scope, receive, send)
+        with suppress(Exception):  # it has been answered
+            await self._app(scope, receive, send)
 
 
 class Pages:
@@ -76,7 +80,7 @@ class Pages:
         html = frame.rendered(
             FOLDER, "browse.html", styles=("page.css", "browse.css"), scripts=("browse.js",), run=self._pairs.run.folder
         )
-        return Response(html.replace(*_FROM_HERE, 1), media_type="text/html")
+        return Response(html.replace(*_FROM_HERE, 1), media_type="text/html", headers={"Cache-Control": "no-store"})
 
     def about(self, _asked: _Asked) -> _Asked:
         """The run: its pairs, facets and thresholds, and how far it is read."""
@@ -90,7 +94,7 @@ class Pages:
             "is_read": pairs.is_read,
             "trouble": pairs.trouble,
             "has_changed": not storage.exists(self._manifest) or storage.stamp(self._manifest) != self._stamp,
-            "notes": ["Of what extract drops, the run has the broken records and a sample of each other reason."],
+            "notes": [_NOTE if run.config.audit.keep_dropped else _NONE],
             "facets": [{"name": each.name, "label": each.label, "kind": each.kind} for each in facets],
             "sorts": [{"name": each.name, "label": each.label} for each in facets if each.kind == "range"],
             "rules": what_if.rules(pairs),
@@ -123,7 +127,7 @@ class Pages:
         pairs, run, condition = self._pairs, shlex.quote(self._pairs.run.folder), ""
         if (filtered := asked.get("filter")) is not None:
             where = pairs.facets.where(filtered)
-            condition = of_select(filtered, pairs.facets, list(pairs.columns.types))
+            condition = of_select(filtered, pairs.facets, [name for name, kind in pairs.columns.types.items() if str(kind) != "bool"])
         else:
             keys = asked.get("keys") or []
             where = pairs.facets.where({"values": {"key": keys}}) if keys else "false"
@@ -149,17 +153,18 @@ class Pages:
         return Response(data, media_type="image/webp", headers={"Cache-Control": "private, max-age=3600"})
 
     def keys(self, request: Request) -> Response:
-        """The keys of the kept pairs that match, one a line."""
+        """The keys of the kept pairs that match, one a line; to remove, of the dropped ones too."""
         try:
             asked = orjson.loads(request.query_params.get("filter", "{}"))
         except ValueError:
             raise UsageError("filter: not JSON") from None
-        where = self._pairs.facets.where(asked)
+        is_any = request.query_params.get("what") == "remove"
+        where = f"{self._pairs.facets.where(asked)} AND {'key IS NOT NULL' if is_any else f"reason = '{KEPT}'"}"
         headers = {"Content-Disposition": 'attachment; filename="keys.txt"'}
         return StreamingResponse(self._keys(where), media_type="text/plain", headers=headers)
 
     def _keys(self, where: str) -> Iterator[bytes]:
-        for keys in self._pairs.batches(f"SELECT key FROM pairs WHERE reason = '{KEPT}' AND {where} ORDER BY n"):
+        for keys in self._pairs.batches(f"SELECT key FROM pairs WHERE {where} ORDER BY n"):
             yield "".join(f"{key}\n" for key in keys).encode()
 
     def _rows(self, numbers: list[int]) -> list[_Asked]:
@@ -194,7 +199,10 @@ def application(pairs: Pairs, token: str, port: int) -> ASGIApp:
     def http(_request: Request, error: Exception) -> Response:
         return _error(error.detail, error.status_code) if isinstance(error, HTTPException) else _error(str(error), 500)
 
-    handlers = {AltalignError: failed, FileNotFoundError: failed, HTTPException: http}
+    def broken(_request: Request, error: Exception) -> Response:
+        return _error(f"{type(error).__name__}: {one_line(error)}", 500)
+
+    handlers = {AltalignError: failed, HTTPException: http, Exception: broken}
     return Guard(Starlette(routes=Pages(pairs).routes(), exception_handlers=handlers), token, port)
 
 

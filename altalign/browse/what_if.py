@@ -1,6 +1,6 @@
 """Thresholds moved together: what would stay, go and come, by the measured columns of kept and dropped pairs."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
 import tomli_w
@@ -13,6 +13,7 @@ from altalign.rules.rule import value_of
 
 SAMPLES = 12  # pairs to look at, of those that go and of those that come
 _LOOSER = "can only be loosened: the run keeps no value of pairs within it"
+_SHRUNK = "can only be loosened: what was kept was shrunk, and its size as found is not in the run"
 
 
 class Movable(NamedTuple):
@@ -42,6 +43,7 @@ _AFTER = {
     Stage.JUDGE: "their images would be fetched; what becomes of them is not known",
     Stage.IMAGE: "their images would be looked at again, and compared with those of test sets",
     Stage.DECONTAMINATE: "would be kept",
+    Stage.SELECT: "would be kept, unless the selection drops them for another reason",
 }
 
 
@@ -64,7 +66,7 @@ def rules(pairs: Pairs) -> list[dict[str, Any]]:
                 "value": value,
                 "at_least": movable.less_is_looser,
                 "step": step,
-                "note": movable.note,
+                "note": _SHRUNK if movable.columns == _SIZE and config.shards.resize_short_side_px else movable.note,
             }
         )
     return found
@@ -79,18 +81,24 @@ def what_if(
 
     Raises UsageError: a setting has no threshold that can be moved, or moves to where nothing is known.
     """
-    moved, settings = dict[str, str](), dict[str, Any]()
+    if not isinstance(thresholds, Mapping):
+        raise UsageError("thresholds are an object of settings and numbers")
+    moved, loosened, settings = dict[str, str](), set[str](), dict[str, Any]()
     movable = {rule["setting"]: rule for rule in rules(pairs)}
     for setting, value in thresholds.items():
         if (rule := movable.get(setting)) is None:
             raise UsageError(f"{setting!r}: no threshold that can be moved")
         condition = MOVABLE[rule["reason"]].drops.format(number(value))
-        if rule["note"] and float(value) < float(rule["value"]):
+        if isinstance(rule["value"], int) and not isinstance(value, int):
+            raise UsageError(f"{setting} = {value}: no whole number")
+        if rule["note"] and (value > rule["value"] if rule["at_least"] else value < rule["value"]):
             raise UsageError(f"{setting} = {value}: {rule['note']}")
         if value != rule["value"]:
             moved[rule["reason"]], settings[setting] = condition, value
+            loosened |= {rule["reason"]} if rule["note"] else set()
     where = pairs.facets.where(asked)
-    fails = " OR ".join(f"coalesce({condition}, false)" for condition in moved.values()) or "false"
+    fails = _any(moved.values())
+    goes = _any(condition for reason, condition in moved.items() if reason not in loosened)
     kept = f"SELECT * FROM pairs WHERE {where} AND reason = '{KEPT}'"
     only = ", ".join(map(literal, _only(pairs, moved))) or "NULL"
     come = f"SELECT * FROM pairs WHERE {where} AND failed IN ({only}) AND NOT ({fails})"
@@ -98,17 +106,17 @@ def what_if(
     of_kept = (
         "SELECT coalesce(sum(a), 0)::BIGINT, count(*), coalesce(sum(b), 0)::BIGINT, count(*) FILTER (b > 0), "
         "coalesce(sum(a - b), 0)::BIGINT, count(*) FILTER (a > b) "
-        f"FROM (SELECT count(*) AS a, count(*) FILTER (NOT ({fails})) AS b FROM ({kept}) GROUP BY image)"
+        f"FROM (SELECT count(*) AS a, count(*) FILTER (NOT ({goes})) AS b FROM ({kept}) GROUP BY image)"
     )
     if not images:
-        counts = f"count(*), NULL, count(*) FILTER (NOT ({fails})), NULL, count(*) FILTER ({fails}), NULL"
+        counts = f"count(*), NULL, count(*) FILTER (NOT ({goes})), NULL, count(*) FILTER ({goes}), NULL"
         of_kept = f"SELECT {counts} FROM ({kept})"
     # a pair that comes may be there several times, and is one
     distinct = "count(DISTINCT image)" if images else "NULL"
     of_come = f"SELECT stage, count(DISTINCT key), {distinct} FROM ({come}) GROUP BY stage"
     numbers = pairs.query(of_kept)[0]
     found = {stage: counts for stage, *counts in pairs.query(of_come)}
-    shown = {"goes": f"SELECT n FROM ({kept}) WHERE {fails}", "comes": f"SELECT n FROM ({come})"}
+    shown = {"goes": f"SELECT n FROM ({kept}) WHERE {goes}", "comes": f"SELECT n FROM ({come})"}
     sections = dict[str, dict[str, Any]]()
     for setting, value in settings.items():
         section, _, key = setting.rpartition(".")
@@ -116,6 +124,7 @@ def what_if(
         for name in section.split("."):
             place = place.setdefault(name, {})
         place[key] = value
+    is_curated = Stage.SELECT.value not in pairs.run.facts["stages"]  # any other one is not curated anew
     flags = " ".join(f"--set {setting}={value}" for setting, value in settings.items())
     return {
         "kept": numbers[:2],
@@ -131,8 +140,12 @@ def what_if(
         },
         "sql": f"{of_kept};\n{of_come}",
         "toml": tomli_w.dumps(sections),
-        "command": f"altalign curate CONFIG.toml --rerun {flags}" if flags else "",
+        "command": f"altalign curate CONFIG.toml --rerun {flags}" if is_curated and flags else "",
     }
+
+
+def _any(conditions: Iterable[str]) -> str:
+    return " OR ".join(f"coalesce({condition}, false)" for condition in conditions) or "false"
 
 
 def _only(pairs: Pairs, moved: Mapping[str, str]) -> list[str]:

@@ -1,5 +1,6 @@
 """What `altalign browse` answers, against plain loops over all rows of a run; and whom it refuses."""
 
+import asyncio
 import http.client
 import io
 import json
@@ -15,7 +16,7 @@ from collections import ChainMap, Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -27,8 +28,8 @@ from altalign.audit import rows as run_rows
 from altalign.audit.run_folder import RunFolder
 from altalign.browse import pairs as browse_pairs
 from altalign.browse.filters import Facets, of_select
-from altalign.browse.server import serving
-from altalign.browse.what_if import MOVABLE
+from altalign.browse.server import Guard, serving
+from altalign.browse.what_if import MOVABLE, what_if
 from altalign.cli import main
 from altalign.data.reasons import RULES, Stage
 from altalign.errors import UnreadableError, UsageError
@@ -505,3 +506,66 @@ def test_what_is_asked_while_files_are_read_is_of_all_that_is_read(run: Path, mo
         monkeypatch.setattr(pairs, "_insert", inserted)
         pairs.fill()
         assert (pairs.trouble, pairs.is_read, len(pairs.matching({}))) == ("", True, pairs.total)
+
+
+class WithOther:
+    """A run with other settings."""
+
+    def __init__(self, pairs: browse_pairs.Pairs, **changed: Any) -> None:
+        self.facts, self.config = pairs.run.facts, pairs.run.config.model_copy(update=changed)
+
+
+def test_sizes_of_shrunk_images_say_nothing_of_what_would_go(run: Path) -> None:
+    with whole(run) as pairs:
+        shards = pairs.run.config.shards.model_copy(update={"resize_short_side_px": 64})
+        pairs.run = cast(RunFolder, WithOther(pairs, shards=shards))
+        pairs.query("UPDATE pairs SET width = 64, height = 64 WHERE stage = 'kept'")
+        found = what_if(pairs, {}, {"image.short_side_above_px": 120})
+        assert found["goes"] == (0, 0)
+        assert found["comes"]
+        with pytest.raises(UsageError, match="what was kept was shrunk"):
+            what_if(pairs, {}, {"image.short_side_above_px": 240})
+
+
+def test_a_run_of_another_one_counts_what_comes_from_its_selection(run: Path) -> None:
+    with whole(run) as pairs:
+        pairs.query(
+            "UPDATE pairs SET stage = 'select', reason = 'text_on_too_many_images', failed = reason, "
+            "images_per_text = 11 WHERE n = (SELECT min(n) FROM pairs WHERE stage = 'judge')"
+        )
+        pairs.run.facts["stages"]["select"] = pairs.run.facts["stages"]["judge"]
+        found = what_if(pairs, {}, {"text.images_per_text_at_most": 11})
+        assert next(each["pairs"] for each in found["comes"] if each["stage"] == "select") == 1
+        assert not found["command"]  # it cannot be curated anew
+
+
+def test_a_failure_is_one_line(address: str, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> None:
+    def fails(*_: object) -> None:
+        raise KeyError("a\nb")
+
+    monkeypatch.setattr(browse_pairs.Pairs, "count", fails)
+    code, words = refused(address, "/api/count", {})
+    assert (code, words) == (500, r"KeyError: 'a\nb'")
+    assert refused(address, "/api/what-if", {"thresholds": [1]})[0] == 400
+    assert refused(address, "/api/what-if", {"thresholds": {"text.words_at_least": 2.5}})[0] == 400
+    assert capfd.readouterr().err == ""
+
+
+def test_keys_to_remove_are_those_of_dropped_pairs_too(address: str, rows: list[dict[str, Any]]) -> None:
+    keys = fetched(address, "/keys?what=remove&filter=%7B%7D").decode().split()
+    assert sorted(keys) == sorted(row["key"] for row in rows if row["key"])
+
+
+def test_at_port_80_the_host_has_no_port(address: str) -> None:
+    answers = list[Any]()
+
+    async def app(_scope: object, _receive: object, _send: object) -> None:
+        answers.append("let in")
+
+    async def send(answer: Any) -> None:
+        answers.append(answer.get("status"))
+
+    headers = [(b"host", b"127.0.0.1"), (b"origin", b"http://127.0.0.1")]
+    scope = {"type": "http", "method": "GET", "path": "/", "query_string": b"token=t", "headers": headers}
+    asyncio.run(Guard(app, "t", 80)(scope, cast(Any, None), send))
+    assert answers == ["let in"]

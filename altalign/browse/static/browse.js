@@ -470,9 +470,10 @@
     function update(isAnew = false) {
       const chosen = state.filter[part]?.[name];
       choice.textContent = !chosen ? "" : kind === "values" ? `${chosen.length} chosen` : "chosen";
+      if (isAnew) question = null; // also of a closed one, which asks when it opens
       if (!element.open) return;
       const asked = JSON.stringify({ ...state.filter, [part]: { ...state.filter[part], [name]: undefined } });
-      if (asked === question && !isAnew) return found && draw();
+      if (asked === question) return found && draw();
       question = asked;
       askCounts("/api/facet", { filter: state.filter, name }, (answer) => {
         found = answer;
@@ -550,11 +551,12 @@
   const rulers = new Map(); // by setting: shows its value
   function ruler(rule) {
     const span = Math.max(Math.abs(rule.value), 20 * rule.step);
-    const [least, most] = [rule.note ? rule.value : rule.value < 0 ? rule.value - span : 0, rule.value + span]; // one with a note can only be loosened
+    const [tightest, loosest] = [rule.note && !rule.at_least, rule.note && rule.at_least]; // one with a note can only be loosened
+    const [least, most] = [tightest ? rule.value : rule.value < 0 ? rule.value - span : 0, loosest ? rule.value : rule.value + span];
     const step = Math.max(rule.step, 10 ** Math.floor(Math.log10(span / 100)));
     const id = `rule-${rulers.size}`;
     const slider = h("input", { type: "range", min: least, max: most, step, "aria-label": `${rule.reason}, threshold`, input: () => set(Number(slider.value)) });
-    const number = h("input", { type: "number", step: rule.step, min: rule.note ? rule.value : null, id, input: () => { if (number.value !== "") set(Number(number.value), true); }, change: () => show() });
+    const number = h("input", { type: "number", step: rule.step, min: tightest ? rule.value : null, max: loosest ? rule.value : null, id, input: () => { if (number.value !== "") set(Number(number.value), true); }, change: () => show() });
     const now = h("span", { class: "sub" });
     const show = (isTyped) => {
       const value = thresholds.get(rule.setting) ?? rule.value;
@@ -597,7 +599,7 @@
     putSql(byId("outcome-sql"), found.sql, "what if");
     byId("settings").hidden = !found.toml;
     byId("toml").replaceChildren(copyable(found.toml, "Copy settings"));
-    byId("rerun").replaceChildren(copyable(found.command, "Copy command"));
+    byId("rerun").replaceChildren(...(found.command ? [copyable(found.command, "Copy command")] : []));
     for (const [id, title] of [["goes", "Some that would go"], ["comes", "Some that would come"]]) {
       const rows = found.samples[id];
       byId(id).replaceChildren(...(rows.length ? [h("h3", {}, title), listed(rows)] : []));
@@ -621,7 +623,7 @@
       for (const id of ["basket-sql", "commands"]) byId(id).replaceChildren();
     } else {
       askDecide("/api/decide", { what, keys: isMarked ? [...marks] : [], filter: isMarked ? null : state.filter }, (found) => {
-        byId("basket").textContent = `${counted(found.pairs)}, ${whole.format(found.kept)} of them kept: a command acts on those that are kept.`;
+        byId("basket").textContent = `${counted(found.pairs)}, ${whole.format(found.kept)} of them kept${what === "remove" ? "; dropped ones are removed too." : ": a command acts on those that are kept."}`;
         putSql(byId("basket-sql"), found.sql, "these pairs");
         const where = found.where ? [h("h3", {}, "As a condition"), copyable(found.where, "Copy condition")] : [];
         byId("commands").replaceChildren(h("h3", {}, found.commands.length === 1 ? "Command" : "Commands"), ...found.commands.map((each) => copyable(each, "Copy command")), ...where);
@@ -644,7 +646,7 @@
 
   function saveKeys() {
     if (wish().isMarked) save("keys.txt", [...marks].map((key) => `${key}\n`).join(""), "text/plain");
-    else downloaded("keys.txt", `/keys?token=${encodeURIComponent(TOKEN)}&filter=${encodeURIComponent(JSON.stringify(state.filter))}`);
+    else downloaded("keys.txt", `/keys?token=${encodeURIComponent(TOKEN)}&what=${wish().what}&filter=${encodeURIComponent(JSON.stringify(state.filter))}`);
   }
 
   function saveDecision() {
