@@ -127,7 +127,8 @@ class Pages:
         pairs, run, condition = self._pairs, shlex.quote(self._pairs.run.folder), ""
         if (filtered := asked.get("filter")) is not None:
             where = pairs.facets.where(filtered)
-            condition = of_select(filtered, pairs.facets, [name for name, kind in pairs.columns.types.items() if str(kind) != "bool"])
+            columns = [name for name, kind in pairs.columns.types.items() if str(kind) != "bool"]
+            condition = of_select(filtered, pairs.facets, columns)
         else:
             keys = asked.get("keys") or []
             where = pairs.facets.where({"values": {"key": keys}}) if keys else "false"
@@ -158,8 +159,8 @@ class Pages:
             asked = orjson.loads(request.query_params.get("filter", "{}"))
         except ValueError:
             raise UsageError("filter: not JSON") from None
-        is_any = request.query_params.get("what") == "remove"
-        where = f"{self._pairs.facets.where(asked)} AND {'key IS NOT NULL' if is_any else f"reason = '{KEPT}'"}"
+        whose = "key IS NOT NULL" if request.query_params.get("what") == "remove" else f"reason = '{KEPT}'"
+        where = f"{self._pairs.facets.where(asked)} AND {whose}"
         headers = {"Content-Disposition": 'attachment; filename="keys.txt"'}
         return StreamingResponse(self._keys(where), media_type="text/plain", headers=headers)
 

@@ -530,7 +530,7 @@ def test_sizes_of_shrunk_images_say_nothing_of_what_would_go(run: Path) -> None:
 def test_a_run_of_another_one_counts_what_comes_from_its_selection(run: Path) -> None:
     with whole(run) as pairs:
         pairs.query(
-            "UPDATE pairs SET stage = 'select', reason = 'text_on_too_many_images', failed = reason, "
+            "UPDATE pairs SET stage = 'select', failed = 'text_on_too_many_images', reason = failed, "
             "images_per_text = 11 WHERE n = (SELECT min(n) FROM pairs WHERE stage = 'judge')"
         )
         pairs.run.facts["stages"]["select"] = pairs.run.facts["stages"]["judge"]
@@ -539,7 +539,9 @@ def test_a_run_of_another_one_counts_what_comes_from_its_selection(run: Path) ->
         assert not found["command"]  # it cannot be curated anew
 
 
-def test_a_failure_is_one_line(address: str, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> None:
+def test_a_failure_is_one_line(
+    address: str, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
     def fails(*_: object) -> None:
         raise KeyError("a\nb")
 
