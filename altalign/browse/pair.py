@@ -23,6 +23,9 @@ _RELATED = {
     "kept instead": ("key", "kept_key"),
     "dropped for this one": ("kept_key", "key"),
 }
+_OPTIONS = {"key": "--key", "image_url": "--url", "file": "--source-key"}
+# Stages that ask one rule after the other: after the one that drops a pair, none is asked.
+_ONE_BY_ONE = (Stage.EXTRACT, Stage.FETCH, Stage.DECONTAMINATE)
 
 
 def details(pairs: Pairs, number: int) -> dict[str, Any]:
@@ -31,7 +34,9 @@ def details(pairs: Pairs, number: int) -> dict[str, Any]:
     in_table = pairs.rows([number])[0]
     scores = {name: in_table[name] for name in map(pairs.named.__getitem__, pairs.columns.scores)}
     fields = {name: value for name, value in {**row, **scores}.items() if value not in (None, "", [])}
-    named = f"--key {row['key']}" if row.get("key") else f"--url {shlex.quote(row['image_url'] or '')}"
+    # a broken record has a file alone
+    of = next((name for name in ("key", "image_url", "file") if row.get(name)), "key")
+    named = f"{_OPTIONS[of]} {shlex.quote(row.get(of) or '')}"
     return {
         "fields": [
             [name, ", ".join(value) if isinstance(value, list) else str(value)] for name, value in fields.items()
@@ -50,13 +55,16 @@ def _rules(pairs: Pairs, row: Mapping[str, Any]) -> list[dict[str, str]]:
     at = stages.index(Stage(row["stage"])) if row.get("stage") else len(stages)
     failed = row.get("failed") or [row.get("reason")]
     for place, stage in enumerate(stages):
-        for reason in own.reasons(stage, config):
+        reasons, is_over = own.reasons(stage, config), False
+        for reason in [*reasons, *(each for each in failed if place == at and each not in reasons)]:
             words = WORDS.get(reason)
             if words and words.on_with and not value_of(config, words.on_with):
                 continue
-            state = (
-                "passed" if place < at else "not asked" if place > at else "failed" if reason in failed else "passed"
-            )
+            has_failed = place == at and reason in failed
+            # a repeated pair is looked for among those that pass
+            is_asked = place < at or (place == at and not is_over and reason != DropReason.PAIR_REPEATED)
+            state = "failed" if has_failed else "passed" if is_asked else "not asked"
+            is_over = is_over or (has_failed and stage in _ONE_BY_ONE)
             if stage is Stage.SELECT and state != "failed":
                 continue  # most of its reasons are of other ways to select
             columns = MOVABLE[reason].columns if reason in MOVABLE else ()

@@ -28,6 +28,7 @@ from altalign.audit import rows as run_rows
 from altalign.audit.run_folder import RunFolder
 from altalign.browse import pairs as browse_pairs
 from altalign.browse.filters import Facets, of_select
+from altalign.browse.pair import _rules, details
 from altalign.browse.server import Guard, serving
 from altalign.browse.what_if import MOVABLE, what_if
 from altalign.cli import main
@@ -571,3 +572,27 @@ def test_at_port_80_the_host_has_no_port(address: str) -> None:
     scope = {"type": "http", "method": "GET", "path": "/", "query_string": b"token=t", "headers": headers}
     asyncio.run(Guard(app, "t", 80)(scope, cast(Any, None), send))
     assert answers == ["let in"]
+
+
+def test_a_rule_after_the_one_that_dropped_a_pair_was_not_asked(run: Path) -> None:
+    def states(pairs: browse_pairs.Pairs, **row: object) -> dict[tuple[str, str], str]:
+        return {(rule["stage"], rule["reason"]): rule["state"] for rule in _rules(pairs, row)}
+
+    with whole(run) as pairs:
+        fetch = states(pairs, stage="fetch", reason="http_timeout", failed=[])
+        assert fetch["fetch", "http_status"] == "passed"
+        assert fetch["fetch", "http_timeout"] == "failed"
+        assert fetch["fetch", "http_opt_out"] == "not asked"
+        judge = states(pairs, stage="judge", reason="text_too_short", failed=["text_too_short"])
+        assert judge["judge", "text_too_long"] == "passed"
+        assert judge["judge", "pair_repeated"] == "not asked"
+        pairs.run.facts["stages"]["select"] = pairs.run.facts["stages"]["judge"]
+        select = states(pairs, stage="select", reason="score_below:clip", failed=["score_below:clip"])
+        assert select["select", "score_below:clip"] == "failed"
+
+
+def test_a_broken_record_is_explained_by_its_file(run: Path, tmp_path: Path) -> None:
+    here, _ = edited(run, tmp_path, key=[None], image_url=[None], file=["some/a b.csv"], words=[9_999])
+    with whole(here) as pairs:
+        number = int(pairs.matching({"ranges": {"words": [9_999, None]}})[0])
+        assert details(pairs, number)["command"] == f"altalign explain {here} --source-key 'some/a b.csv'"
