@@ -234,7 +234,9 @@ def test_a_decision_is_downloaded_and_loaded(served: Served, tmp_path: Path) -> 
         tab.page.get_by_label("Remove them").check()
         expect(tab.page.locator("#commands code").first).to_contain_text("altalign remove")
         tab.page.get_by_label("All that match").check()
-        expect(tab.page.locator("#basket")).to_contain_text(f"{len(keys)} pairs, {len(keys)} of them kept")
+        expect(tab.page.locator("#basket")).to_contain_text(
+            f"{len(keys)} pairs, {len(keys)} of them kept; dropped ones are removed too"
+        )
         assert sorted(downloaded(tab, "Download keys.txt").read_text().split()) == sorted(keys)
         decision = downloaded(tab, "Download decision")
     with served.opened() as tab:
