@@ -129,6 +129,7 @@ FILTERS: list[tuple[dict[str, Any], Callable[[Mapping[str, Any]], bool]]] = [
 ]
 
 
+@pytest.mark.everyday
 @pytest.mark.parametrize(("asked", "holds"), FILTERS, ids=[json.dumps(asked) for asked, _ in FILTERS])
 def test_counts_rows_facets_and_keys_are_those_of_a_plain_loop(
     address: str, rows: list[dict[str, Any]], asked: dict[str, Any], holds: Callable[[Mapping[str, Any]], bool]
