@@ -10,6 +10,8 @@ import numpy.typing as npt
 from numba import njit
 from PIL import Image
 
+from altalign.filters import pixels
+
 SIDE_PX = 32
 WEBP_SIDE_PX, WEBP_QUALITY = 192, 75  # of a thumbnail for people: its long side, and its quality
 
@@ -21,6 +23,15 @@ def webp(decoded: npt.NDArray[np.uint8]) -> bytes:
     file = io.BytesIO()
     image.save(file, "WEBP", quality=WEBP_QUALITY)
     return file.getvalue()
+
+
+def picture(data: bytes, *, pixels_at_most: int) -> bytes | None:
+    """An image as WebP, upright and on white, its long side at most 192 px.
+
+    None for an image that cannot be decoded, or has more than `pixels_at_most` pixels.
+    """
+    decoded = pixels.decode(data, pixels_at_most=pixels_at_most, colour=True, short_side_px=WEBP_SIDE_PX).pixels
+    return None if decoded is None else webp(decoded)
 
 
 def thumbnail(gray: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint8]:

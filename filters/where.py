@@ -55,13 +55,13 @@ class Condition:
     value: str = ""  # the name of a column, a text, or a number or truth as SQL has it
 
     def __str__(self) -> str:
-        return self.written(lambda name: name if _PLAIN.fullmatch(name) else _quoted(name, '"'))
+        return self.written(lambda name: name if _PLAIN.fullmatch(name) else quoted(name, '"'))
 
     def written(self, column: Callable[[str], str]) -> str:
         """The condition in SQL, with columns as the function writes their names."""
         if not self.operands:
             value = column(self.value) if self.form == "column" else self.value
-            return _quoted(value, "'") if self.form == "text" else value
+            return quoted(value, "'") if self.form == "text" else value
         each = [f"({one.written(column)})" if one.operands else one.written(column) for one in self.operands]
         return self.form.format(*each)
 
@@ -93,7 +93,8 @@ class Condition:
         return self.operands[0].value if is_lone else ""
 
 
-def _quoted(text: str, mark: str) -> str:
+def quoted(text: str, mark: str) -> str:
+    """A text or a name in SQL, by its mark of quotation."""
     return mark + text.replace(mark, 2 * mark) + mark
 
 

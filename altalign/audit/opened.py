@@ -132,11 +132,7 @@ class Run:
         places = pa.table(table).select(["shard", "tar_offset", "tar_bytes"]).to_pylist()
 
         def read(place: Mapping[str, Any]) -> bytes:
-            path = self._run.path("shards", place["shard"])
-            image = storage.read_range(path, place["tar_offset"], place["tar_bytes"])
-            if missing := place["tar_bytes"] - len(image):
-                raise UnreadableError(f"{path}: it ends {missing:,} bytes before an image does")
-            return image
+            return run_rows.image(self._run, place["shard"], place["tar_offset"], place["tar_bytes"])
 
         with own_files(self.folder):
             yield from storage.each(read, places, place=self.folder)

@@ -112,6 +112,15 @@ def samples(run: RunFolder, condition: Condition, folder: str = "shards") -> Ite
                 yield from ({**row, "in": f"{folder}/{name}"} for row in rows.filter(matches).to_pylist())
 
 
+def image(run: RunFolder, tar: str, offset: int, size: int) -> bytes:
+    """The bytes of a sample's image in a tar of the run. Raises UnreadableError: the tar ends before it does."""
+    path = run.path("shards", tar)
+    data = storage.read_range(path, offset, size)
+    if missing := size - len(data):
+        raise UnreadableError(f"{path}: it ends {missing:,} bytes before an image does")
+    return data
+
+
 def check_reason(name: str, *others: str) -> str:
     """The name of a reason. Raises UsageError: there is none."""
     if name not in (*others, *WORDS):

@@ -10,6 +10,7 @@ from math import isfinite
 from typing import Any, Literal
 
 from altalign.errors import UsageError
+from altalign.filters.where import quoted
 
 # Expressions on columns of the table, by their names in filters.
 SIZES = {
@@ -120,7 +121,7 @@ def literal(value: object) -> str:
     """A string as SQL. Raises UsageError: it is none, or has a character that no string of a run has."""
     if not isinstance(value, str) or "\0" in value or not _is_text(value):
         raise UsageError(f"{value!r}: no text to look for")
-    return "'" + value.replace("'", "''") + "'"
+    return quoted(value, "'")
 
 
 def number(value: object) -> str:
@@ -132,7 +133,7 @@ def number(value: object) -> str:
 
 def identifier(name: str) -> str:
     """The name of a column as SQL."""
-    return '"' + name.replace('"', '""') + '"'
+    return quoted(name, '"')
 
 
 def _table(asked: Mapping[str, Any], name: str) -> Mapping[str, Any]:

@@ -4,15 +4,13 @@ import shlex
 from collections.abc import Mapping
 from typing import Any
 
-from altalign import storage
 from altalign.audit import explain
 from altalign.audit import rows as run_rows
 from altalign.browse.pairs import Pairs
 from altalign.browse.what_if import MOVABLE
 from altalign.data.audit_tables import SAMPLES
 from altalign.data.reasons import KEPT, WORDS, DropReason, Stage, stages_of
-from altalign.errors import UnreadableError
-from altalign.filters import pixels, thumbnails
+from altalign.filters import thumbnails
 from altalign.rules import own, reason_words
 from altalign.rules.rule import value_of
 
@@ -114,14 +112,7 @@ class Pictures:
         row = self._pairs.in_file(number)
         if not row["shard"]:
             picture = self._samples.get(row["key"])
-            return None if picture is None else self._small(picture)
-        path = self._pairs.run.path("shards", f"{row['shard']}.tar")
-        data = storage.read_range(path, row["tar_offset"], row["tar_bytes"])
-        if len(data) != row["tar_bytes"]:
-            raise UnreadableError(f"{path}: it ends before an image does")
-        return self._small(data)
-
-    def _small(self, data: bytes) -> bytes | None:
-        most, side = self._pairs.run.config.image.pixels_at_most, thumbnails.WEBP_SIDE_PX
-        decoded = pixels.decode(data, pixels_at_most=most, colour=True, short_side_px=side).pixels
-        return None if decoded is None else thumbnails.webp(decoded)
+        else:
+            picture = run_rows.image(self._pairs.run, f"{row['shard']}.tar", row["tar_offset"], row["tar_bytes"])
+        most = self._pairs.run.config.image.pixels_at_most
+        return None if picture is None else thumbnails.picture(picture, pixels_at_most=most)

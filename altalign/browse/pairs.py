@@ -25,6 +25,7 @@ from altalign.browse.filters import SIZES, Facet, Facets, identifier
 from altalign.data.columns import EXTRA, known
 from altalign.data.reasons import KEPT
 from altalign.data.schema import DROPPED, SAMPLE
+from altalign.data.scores import sidecars
 from altalign.errors import UsageError, one_line
 
 if TYPE_CHECKING:
@@ -75,8 +76,7 @@ class Pairs:
 
     def __init__(self, run: RunFolder, connection: "DuckDBPyConnection") -> None:
         self.run, self._connection = run, connection
-        manifest = run.json("manifest.json")
-        self._digests = {str(each["name"]).removesuffix(".tar"): each["parquet_sha256"] for each in manifest["shards"]}
+        self._digests = sidecars(run.json("manifest.json"))
         self.columns = known(run.folder, {name for each in run.config.input for name in each.keep_columns})
         self._scores = {score.name: score for score in self.columns.scores.values()}
         self._kept_columns = [name for name in self.columns.types if name.startswith(EXTRA)]

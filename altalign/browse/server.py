@@ -78,7 +78,7 @@ class Pages:
     def page(self, _request: Request) -> Response:
         """The page itself."""
         html = frame.rendered(
-            FOLDER, "browse.html", styles=("page.css", "browse.css"), scripts=("browse.js",), run=self._pairs.run.folder
+            FOLDER, "browse.html", styles=("page.css", "browse.css"), scripts=("cards.js", "browse.js")
         )
         return Response(html.replace(*_FROM_HERE, 1), media_type="text/html", headers={"Cache-Control": "no-store"})
 

@@ -81,26 +81,12 @@ def what_if(
 
     Raises UsageError: a setting has no threshold that can be moved, or moves to where nothing is known.
     """
-    if not isinstance(thresholds, Mapping):
-        raise UsageError("thresholds are an object of settings and numbers")
-    moved, loosened, settings = dict[str, str](), set[str](), dict[str, Any]()
-    movable = {rule["setting"]: rule for rule in rules(pairs)}
-    for setting, value in thresholds.items():
-        if (rule := movable.get(setting)) is None:
-            raise UsageError(f"{setting!r}: no threshold that can be moved")
-        condition = MOVABLE[rule["reason"]].drops.format(number(value))
-        if isinstance(rule["value"], int) and not isinstance(value, int):
-            raise UsageError(f"{setting} = {value}: no whole number")
-        if rule["note"] and (value > rule["value"] if rule["at_least"] else value < rule["value"]):
-            raise UsageError(f"{setting} = {value}: {rule['note']}")
-        if value != rule["value"]:
-            moved[rule["reason"]], settings[setting] = condition, value
-            loosened |= {rule["reason"]} if rule["note"] else set()
+    moved = _moved(pairs, thresholds)
     where = pairs.facets.where(asked)
-    fails = _any(moved.values())
-    goes = _any(condition for reason, condition in moved.items() if reason not in loosened)
+    fails = _any(each.drops for each in moved)
+    goes = _any(each.drops for each in moved if not each.is_loosened)
     kept = f"SELECT * FROM pairs WHERE {where} AND reason = '{KEPT}'"
-    only = ", ".join(map(literal, _only(pairs, moved))) or "NULL"
+    only = ", ".join(map(literal, _only(pairs, {each.reason for each in moved}))) or "NULL"
     come = f"SELECT * FROM pairs WHERE {where} AND failed IN ({only}) AND NOT ({fails})"
     # one pass over the kept pairs: `a` of an image, of which `b` stay
     of_kept = (
@@ -117,15 +103,8 @@ def what_if(
     numbers = pairs.query(of_kept)[0]
     found = {stage: counts for stage, *counts in pairs.query(of_come)}
     shown = {"goes": f"SELECT n FROM ({kept}) WHERE {goes}", "comes": f"SELECT n FROM ({come})"}
-    sections = dict[str, dict[str, Any]]()
-    for setting, value in settings.items():
-        section, _, key = setting.rpartition(".")
-        place = sections
-        for name in section.split("."):
-            place = place.setdefault(name, {})
-        place[key] = value
     is_curated = Stage.SELECT.value not in pairs.run.facts["stages"]  # any other one is not curated anew
-    flags = " ".join(f"--set {setting}={value}" for setting, value in settings.items())
+    flags = " ".join(f"--set {each.setting}={each.value}" for each in moved)
     return {
         "kept": numbers[:2],
         "stays": numbers[2:4],
@@ -139,16 +118,55 @@ def what_if(
             name: [n for (n,) in pairs.query(f"{query} ORDER BY n LIMIT {SAMPLES}")] for name, query in shown.items()
         },
         "sql": f"{of_kept};\n{of_come}",
-        "toml": tomli_w.dumps(sections),
+        "toml": _toml(moved),
         "command": f"altalign curate CONFIG.toml --rerun {flags}" if is_curated and flags else "",
     }
+
+
+class _Moved(NamedTuple):
+    """A threshold that is not the run's, and when its rule drops a pair."""
+
+    reason: str
+    setting: str
+    value: int | float
+    drops: str
+    is_loosened: bool  # the rule says nothing of kept pairs
+
+
+def _moved(pairs: Pairs, thresholds: Mapping[str, Any]) -> list[_Moved]:
+    if not isinstance(thresholds, Mapping):
+        raise UsageError("thresholds are an object of settings and numbers")
+    found, movable = list[_Moved](), {rule["setting"]: rule for rule in rules(pairs)}
+    for setting, value in thresholds.items():
+        if (rule := movable.get(setting)) is None:
+            raise UsageError(f"{setting!r}: no threshold that can be moved")
+        drops = MOVABLE[rule["reason"]].drops.format(number(value))
+        if isinstance(rule["value"], int) and not isinstance(value, int):
+            raise UsageError(f"{setting} = {value}: no whole number")
+        if rule["note"] and (value > rule["value"] if rule["at_least"] else value < rule["value"]):
+            raise UsageError(f"{setting} = {value}: {rule['note']}")
+        if value != rule["value"]:
+            found.append(_Moved(rule["reason"], setting, value, drops, bool(rule["note"])))
+    return found
+
+
+def _toml(moved: Iterable[_Moved]) -> str:
+    """The moved thresholds as settings."""
+    sections = dict[str, Any]()
+    for each in moved:
+        *names, key = each.setting.split(".")
+        place = sections
+        for name in names:
+            place = place.setdefault(name, {})
+        place[key] = each.value
+    return tomli_w.dumps(sections)
 
 
 def _any(conditions: Iterable[str]) -> str:
     return " OR ".join(f"coalesce({condition}, false)" for condition in conditions) or "false"
 
 
-def _only(pairs: Pairs, moved: Mapping[str, str]) -> list[str]:
+def _only(pairs: Pairs, moved: set[str]) -> list[str]:
     """What pairs fail that fail nothing but the moved rules."""
     every = (str(each) for (each,) in pairs.query("SELECT DISTINCT failed FROM pairs WHERE failed <> ''"))
-    return [each for each in every if {*each.split(" ")} <= moved.keys()]
+    return [each for each in every if {*each.split(" ")} <= moved]

@@ -76,6 +76,11 @@ def manifest(facts: Mapping[str, Any], entries: Sequence[Mapping[str, Any]]) -> 
     return {**facts, "shards": {**{name: [entry[name] for entry in entries] for name in _COLUMNS}, "nulls": nulls}}
 
 
+def sidecars(run_manifest: Mapping[str, Any]) -> dict[str, str]:
+    """The shards of a run's manifest by their names without an ending: SHA-256 of each side-car."""
+    return {str(each["name"]).removesuffix(".tar"): str(each["parquet_sha256"]) for each in run_manifest["shards"]}
+
+
 def folder_of(run_folder: str, name: str) -> str:
     """The folder of a score."""
     return storage.join(run_folder, FOLDER, name)

@@ -14,7 +14,7 @@ from altalign.data import generations
 from altalign.data.audit_tables import ASPECT_AT_MOST, DROPPED_IMAGES, FUNNEL, HOSTS, SAMPLES, SHORT_SIDE_AT_MOST
 from altalign.data.reasons import CURATED, KEPT, Stage
 from altalign.data.schema import DROPPED
-from altalign.filters import image, pixels, thumbnails
+from altalign.filters import image, thumbnails
 from altalign.filters.one_url import host_of
 from altalign.machine import interrupts
 from altalign.pipelines.figures.text_figures import PER_REASON, UNKNOWN, Values, is_new, shortened, smallest_pairs
@@ -296,14 +296,10 @@ def _pictures(run: Run, places: Sequence[Range]) -> list[bytes | None]:
 
 
 def picture(data: bytes, *, pixels_at_most: int) -> bytes | None:
-    """An image as WebP, upright and on white, its long side at most 192 px.
-
-    None for an image that cannot be decoded, or has more than `pixels_at_most` pixels.
-    """
+    """As `thumbnails.picture`, once there is enough memory to decode the image."""
     side = thumbnails.WEBP_SIDE_PX
     with enough_memory("a thumbnail", data, colour=True, pixels_at_most=pixels_at_most, short_side_px=side):
-        decoded = pixels.decode(data, pixels_at_most=pixels_at_most, colour=True, short_side_px=side).pixels
-    return None if decoded is None else thumbnails.webp(decoded)
+        return thumbnails.picture(data, pixels_at_most=pixels_at_most)
 
 
 def places_of(dropped: pa.Table, *, units: int) -> list[tuple[str, int, int]]:

@@ -55,7 +55,7 @@ def of_run(run: RunFolder) -> Scores | None:
     if not measured:
         return None
     manifest, columns, drawn = run.json("manifest.json"), list[Column](), list[Distribution]()
-    digests = {str(each["name"]).removesuffix(".tar"): str(each["parquet_sha256"]) for each in manifest["shards"]}
+    digests = scores.sidecars(manifest)
     every, some = list(digests), min(len(digests), FILES_AT_MOST)
     names = [every[(2 * place + 1) * len(every) // (2 * some)] for place in range(some)]  # at even distances
     for score in measured:

@@ -42,16 +42,8 @@
   const named = (value) => (value ? untrusted(value, 60) : h("span", { class: "none" }, value === null ? "none" : "empty"));
   const counted = (pairs, images) => `${whole.format(pairs)} pair${pairs === 1 ? "" : "s"}${images == null ? "" : ` of ${whole.format(images)} image${images === 1 ? "" : "s"}`}`;
 
-  // Where the browser forbids the clipboard, the text is selected, so that a key copies it.
-  function copyable(text, label) {
-    const from = h("pre", {}, h("code", {}, text));
-    const button = h("button", { type: "button", class: "copy", click: async () => {
-      const copied = await navigator.clipboard?.writeText(text).then(() => true, () => false);
-      if (!copied) getSelection().selectAllChildren(from);
-      button.textContent = copied ? "Copied" : "Selected: press Ctrl+C";
-    } }, label);
-    return h("div", { class: "copyable" }, from, button);
-  }
+  // `cards.js` copies what stands before the button.
+  const copyable = (text, label) => h("div", { class: "copyable" }, h("pre", {}, h("code", {}, text)), h("button", { type: "button", class: "copy" }, label));
 
   const sqlOf = (sql, what) => h("details", { class: "sql" }, h("summary", {}, "SQL", h("span", { class: "hidden" }, ` of ${what}`)), copyable(sql, "Copy SQL"));
   // A new query in place of the old one, which stays open if it was.
@@ -796,7 +788,6 @@
     byId("load").addEventListener("change", load);
     addEventListener("popstate", fromAddress);
     fromAddress();
-    document.documentElement.dataset.scripts = "on";
   }
 
   document.body.classList.add("blurred");
