@@ -52,8 +52,9 @@ def find_run(config: CurateConfig, *, config_path: str) -> Run:
         where = "[decontaminate] test_sets"
         # first the path itself: looking for its files may already read the run's
         _check_apart(test_set.path, run_folder, f"{where}: {test_set.path}")
-        for path in (path for part in test_sets.parts(test_set) for path in part.paths):
-            _check_apart(path, run_folder, f"{where}: {path}")
+        for part in test_sets.parts(test_set):
+            for path in part.paths:
+                _check_apart(path, run_folder, f"{where}: {path}")
     if calibration := config.decontaminate.calibration:
         calibration_files.named(calibration, hooks.embedder)
         _check_apart(calibration, run_folder, f"[decontaminate] calibration = {calibration!r}")
