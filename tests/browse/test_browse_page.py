@@ -253,6 +253,7 @@ def test_a_decision_is_downloaded_and_loaded(served: Served, tmp_path: Path) -> 
 
 def test_what_strangers_wrote_is_text(served: Served) -> None:
     with served.opened() as tab:
+        tab.page.clock.install()
         captions = tab.page.locator(f"{SHOWN} .caption bdi")
         for url, links in ((SCRIPT, []), (LINK, [LINK])):
             tab.page.get_by_label("Image or page URL has").fill(url)
@@ -263,3 +264,5 @@ def test_what_strangers_wrote_is_text(served: Served) -> None:
             found = tab.page.locator("#pane a[rel='noreferrer noopener']").all()
             assert [each.get_attribute("href") for each in found] == links
             assert tab.page.locator("[src=x], [onerror]").count() == 0
+        tab.page.clock.run_for(1000)
+        assert sum("/api/pair/" in url for url in tab.requests) == 2, "a pair that is clicked is asked for once"

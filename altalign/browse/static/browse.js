@@ -341,7 +341,6 @@
       else if (at + pitch > top + box.clientHeight) scrollTo(at + pitch - box.clientHeight);
       else draw();
       document.getElementById(`cell-${active}`)?.classList.add("active");
-      if (byId("pane").open && rowAt(active)) follow(rowAt(active));
     }
     const follow = later(150, (row) => open(row, false));
 
@@ -350,8 +349,10 @@
       const page = columns * Math.max(1, Math.floor(box.clientHeight / pitch));
       const ways = { ArrowLeft: -1, ArrowRight: 1, ArrowUp: -columns, ArrowDown: columns, PageUp: -page, PageDown: page, Home: -Infinity, End: Infinity };
       const row = rowAt(active);
-      if (event.key in ways) go(active + ways[event.key]);
-      else if (event.target !== box) return;
+      if (event.key in ways) {
+        go(active + ways[event.key]);
+        if (byId("pane").open && rowAt(active)) follow(rowAt(active));
+      } else if (event.target !== box) return;
       else if (event.key === "Enter") row && open(row, true);
       else if (event.key === " ") row && mark(row.key);
       else if (event.key.toLowerCase() === "p" && row?.has_picture) reveal(row.n);
