@@ -203,7 +203,7 @@ def croissant(facts: CardFacts) -> dict[str, object]:
     columns = {field.name: (str(field.type), COLUMNS[field.name]) for field in SAMPLE}
     records = [_records("pairs", "side-cars", columns)]
     for score in facts.scores:
-        files[f"scores-{score.name}"] = f"scores/{score.name}/*.parquet"
+        files[f"scores-{score.name}"] = f"scores/{score.name}/[0-9]*.parquet"
         model = model_of(score)
         basis = f"of kind {score.facts['kind']}{f', by {model}' if model else ''}, digest {score.facts['digest']}"
         of_score = {column: (kind, f"Score {basis}") for column, kind in score.columns.items()}
@@ -229,6 +229,13 @@ def croissant(facts: CardFacts) -> dict[str, object]:
     }
 
 
+def _type(kind: str) -> dict[str, object]:
+    """What Croissant calls a column's Arrow type; a list is an embedding."""
+    if kind.startswith("fixed_size_list"):
+        return {"dataType": "sc:Float", "repeated": True}
+    return {"dataType": _TYPES.get(kind, "sc:Integer")}
+
+
 def _records(name: str, files: str, columns: Mapping[str, tuple[str, str]], **about: str) -> dict[str, object]:
     """The rows of a set of files; each column with its Arrow type and its description."""
     fields = [
@@ -237,7 +244,7 @@ def _records(name: str, files: str, columns: Mapping[str, tuple[str, str]], **ab
             "@id": f"{name}/{column}",
             "name": column,
             "description": description,
-            "dataType": _TYPES.get(kind, "sc:Integer"),
+            **_type(kind),
             "source": {"fileSet": {"@id": files}, "extract": {"column": column}},
         }
         for column, (kind, description) in columns.items()

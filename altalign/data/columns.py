@@ -48,7 +48,8 @@ def known(folder: str, kept: Iterable[str]) -> Known:
     scores, nulls = dict[str, Score](), dict[str, int]()
     for score in score_files.all_of(folder):
         for name, kind in score.columns.items():
-            types[name], scores[name] = TYPES[kind], score
+            if kind in TYPES:  # no embedding
+                types[name], scores[name] = TYPES[kind], score
         nulls |= score.sums()[1]
     return Known(types, scores, nulls)
 

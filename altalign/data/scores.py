@@ -1,6 +1,7 @@
 """The folder of a score in a run: a Parquet file for each shard, and a manifest.
 
     RUN/scores/NAME/NNNNN.parquet   key, and the score's columns: a row a sample, in the order of the shard
+    RUN/scores/NAME/dropped.parquet the same of dropped images that galleries show, of an embedding
     RUN/scores/NAME/manifest.json   what the values rest on, and each file with the side-car that it was made for
 
 A file counts as long as its shard's side-car has the digest that it was made for.
@@ -18,6 +19,7 @@ from altalign import storage
 from altalign.errors import UnreadableError, first_line
 
 FOLDER = "scores"
+DROPPED = "dropped"  # in the place of a shard's name, with the digest of the galleries' pictures in that of a side-car
 _COLUMNS = ("name", "of", "rows", "bytes", "sha256")  # of what a manifest says of files
 
 
@@ -40,9 +42,10 @@ class Score:
         return storage.join(self.folder, f"{shard}.parquet")
 
     def sums(self) -> tuple[int, dict[str, int]]:
-        """How many rows all files have, and how many of each column have no value."""
-        nulls = {name: sum(file["nulls"][name] for file in self.files.values()) for name in self.columns}
-        return sum(file["rows"] for file in self.files.values()), nulls
+        """How many rows the files of shards have, and how many of each column have no value."""
+        files = [file for name, file in self.files.items() if name != DROPPED]
+        nulls = {name: sum(file["nulls"][name] for file in files) for name in self.columns}
+        return sum(file["rows"] for file in files), nulls
 
     def has(self, shard: str, sidecar_sha256: str) -> bool:
         """Whether the values of a shard are there, and of its side-car as it is."""

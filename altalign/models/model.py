@@ -194,8 +194,8 @@ def _onnx(name: str, where: str, *, with_texts: bool) -> Model:
         onnx.digest(files, facts),
         graph.input.short_side_px,
         graph.prepare,
-        lambda prepared: _normal(images(prepared)),
-        lambda texts: _normal(text.run(None, tokens(texts))[0]),
+        lambda prepared: normal(images(prepared)),
+        lambda texts: normal(text.run(None, tokens(texts))[0]),
         refusals,
     )
 
@@ -246,7 +246,8 @@ def _tokens(path: Path, facts: dict[str, int], session: Any) -> Callable[[list[s
     return tokens
 
 
-def _normal(vectors: Any) -> Floats:
+def normal(vectors: Any) -> Floats:
+    """Vectors, float32[..., d], at length 1; one without a length is NaN."""
     numbers = np.asarray(vectors, np.float32)
     with np.errstate(invalid="ignore", divide="ignore"):
         return numbers / np.linalg.norm(numbers, axis=-1, keepdims=True)

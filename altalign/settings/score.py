@@ -12,13 +12,14 @@ from altalign.settings.common import Settings, twice
 from altalign.settings.curate import FUNCTION
 
 Share = Annotated[float, Field(ge=0, le=1)]
-Kind = Literal["text", "language", "image", "similarity", "linear", "noise", "own"]
+Kind = Literal["text", "language", "image", "embedding", "similarity", "linear", "noise", "own"]
 
 # What a kind needs, and what it may have beside that.
 _NEEDS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "text": ((), ("profanity",)),
     "language": ((), ("model", "margin_at_least")),
     "image": ((), ("faces", "text_boxes")),
+    "embedding": ((), ("model",)),
     "similarity": (("model",), ()),
     "linear": (("model", "weights"), ("side",)),
     "noise": (("model",), ()),
@@ -35,7 +36,8 @@ class ScoreSettings(Settings):
     """What is measured."""
     model: str = ""
     """Language: a fastText file, by default the installed lid.176.ftz. Similarity and linear: `onnx:FOLDER`,
-    `open_clip:DIR`, `open_clip:MODEL:CHECKPOINT`, `align:FOLDER` or `run:TRAINING_RUN`. Noise: `run:TRAINING_RUN` with
+    `open_clip:DIR`, `open_clip:MODEL:CHECKPOINT`, `align:FOLDER` or `run:TRAINING_RUN`. Embedding: the same, or an
+    image tower alone; by default the lowest frequencies of the image. Noise: `run:TRAINING_RUN` with
     `noise/losses.parquet`.
     """
     margin_at_least: Share = 0.0

@@ -67,7 +67,8 @@ def change_scores(
 ) -> list[str]:
     """Write the scores of shards that are not as they were, and the manifests; returns paths of files that go.
 
-    `shards` are those that the run has then. `stay` has shards of before that are another one then, or gone, and the
+    What is measured of dropped images goes: `altalign score` measures those that are left again. `shards` are those
+    that the run has then. `stay` has shards of before that are another one then, or gone, and the
     rising numbers of their rows that stay.
     """
     for score in scores.all_of(change.run_folder):
@@ -86,7 +87,7 @@ def change_scores(
                 storage.write_sealed(path, scores.manifest(score.facts, entries))
     files = sorted(storage.files_below(storage.join(change.run_folder, scores.FOLDER)))
     inside = (storage.relative(path, change.run_folder) for path in files)
-    of_changed = {f"{name}.parquet" for name in stay}
+    of_changed = {f"{name}.parquet" for name in (*stay, scores.DROPPED)}
     return [path for path in inside if path and storage.name(path) in of_changed and path not in change.files]
 
 

@@ -1,4 +1,4 @@
-"""Scorers with a model: the cosine of image and caption, linear heads on embeddings, and the language of captions.
+"""Scorers with a model: embeddings, cosines of image and caption, linear heads, and the language of captions.
 
 A model encodes everything once.
 """
@@ -9,6 +9,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable
+from contextlib import suppress
 from functools import lru_cache
 from importlib.metadata import distribution
 from typing import Any
@@ -19,12 +20,14 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from altalign.dedup import embed
 from altalign.errors import UsageError, check_package, one_line
-from altalign.filters import languages
+from altalign.filters import languages, pixels
 from altalign.filters.text_scores import rounded
+from altalign.filters.thumbnails import thumbnail
 from altalign.models import onnx
-from altalign.models.model import Floats, Model, opened
-from altalign.pipelines.score.scorers import Batch, Scorer, read, without_nan
+from altalign.models.model import Floats, Model, normal, opened
+from altalign.pipelines.score.scorers import Batch, Pixels, Scorer, read, without_nan
 from altalign.settings.score import ScoreSettings
 
 UNKNOWN = "und"  # of BCP 47: undetermined
@@ -32,6 +35,45 @@ Doubles = npt.NDArray[np.float64]
 _PREFIX = "__label__"
 _TRY = "import fasttext, sys; fasttext.load_model(sys.argv[1]).predict('a', k=2)"
 _PICKLES = (".pt", ".pth", ".bin", ".pkl", ".pickle", ".ckpt", ".joblib", ".npy", ".npz")
+
+
+def encoder(name: str, where: str) -> Model:
+    """The model of a name, with its texts if it has some; of no name, `frequencies`. Raises as `opened`."""
+    if not name:
+        return Model("frequencies", "1", 2 * embed.SIDE_PX, frequencies, np.stack, None, dimensions=embed.COEFFICIENTS)
+    with suppress(UsageError):
+        return opened(name, where, with_texts=True)
+    return opened(name, where, with_texts=False)
+
+
+def frequencies(image: Pixels) -> Floats:
+    """The lowest frequencies of an image's thumbnail, float32[192]; NaN of a flat one.
+
+    Each is weighted by its frequency: in natural images amplitudes fall as 1/f (Field 1987, section 4), and all weigh
+    the same then.
+    """
+    coefficients, is_flat = embed.dct_coefficients(thumbnail(pixels.gray(image))[np.newaxis])
+    weighted = coefficients[0] * np.hypot(embed.FREQUENCIES[:, 0], embed.FREQUENCIES[:, 1])
+    return np.where(is_flat[0], np.nan, weighted).astype(np.float32)
+
+
+def embedding(settings: ScoreSettings, where: str) -> Scorer:
+    """Embeddings of images, of length 1.
+
+    Values are rounded to float16, which halves the file, and stored as float32, which DuckDB and others read.
+    """
+    model = encoder(settings.model, f"{where} model")
+    kind: Any = pa.list_(pa.float32(), model.dimensions)
+
+    def measure(batch: Batch) -> list["pa.Array[Any]"]:
+        vectors = normal(_of_images(model, batch)).astype(np.float16).astype(np.float32)[batch.image_of]
+        is_none: Any = ~np.isfinite(vectors).all(axis=1)
+        values = pa.array(vectors.reshape(-1))
+        numbers: Any = pa.FixedSizeListArray.from_arrays(values, type=kind, mask=pa.array(is_none))
+        return [numbers]
+
+    columns, rests_on = pa.schema([(settings.name, kind)]), {"model": model.digest}
+    return Scorer(settings.name, columns, rests_on, measure, {model.name: model.prepare}, is_of_dropped=True)
 
 
 def similarity(settings: ScoreSettings, where: str) -> Scorer:

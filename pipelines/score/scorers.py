@@ -57,6 +57,7 @@ class Scorer:
     measure: Callable[[Batch], Sequence["pa.Array[Any]"]]  # a column for each of `columns`, with nulls for no value
     prepares: Mapping[str, Callable[[Pixels], Any]] = field(default_factory=dict)  # once for all scorers, by name
     reads: Sequence[str] | None = None  # columns of `SAMPLE`; None: any
+    is_of_dropped: bool = False  # whether dropped images that galleries show are measured too
 
 
 def read(path: str, where: str) -> bytes:

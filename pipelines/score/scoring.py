@@ -1,9 +1,10 @@
 """`altalign score RUN --with FILE`: measures scores on a finished run's samples, and writes them beside its shards.
 
-Images are decoded once for all scorers, a batch at a time; texts are scored all at once.
+Images are decoded once for all scorers, a batch at a time; texts are scored all at once. Embeddings are measured of
+dropped images too, where galleries have a picture: all that is left of them.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from functools import lru_cache, partial
 from typing import Any
@@ -11,9 +12,12 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from altalign import storage, terminal
 from altalign.data import scores as files
+from altalign.data.audit_tables import SAMPLES
+from altalign.data.reasons import KEPT
 from altalign.data.schema import SAMPLE
 from altalign.data.stages import own_files
 from altalign.errors import UnreadableError, UsageError
@@ -23,14 +27,14 @@ from altalign.machine import interrupts
 from altalign.machine.threads import in_shared_threads
 from altalign.pipelines import curate
 from altalign.pipelines.derive import copy_shards, parents
-from altalign.pipelines.derive.parents import Parent, Shard
+from altalign.pipelines.derive.parents import Shard
 from altalign.pipelines.engine.jobs import started
 from altalign.pipelines.engine.options import options
 from altalign.pipelines.images.measuring import enough_memory
 from altalign.pipelines.run import marks, shard_files
 from altalign.pipelines.run.image_tables import images_of
 from altalign.pipelines.run.shard_tables import ScoreFacts, ScoreUnit
-from altalign.pipelines.run.units import Marks, Run
+from altalign.pipelines.run.units import Marks, Run, content
 from altalign.pipelines.run.units import digest as sha256_of
 from altalign.pipelines.score import models, scorers
 from altalign.pipelines.score.scorers import Batch, Scorer
@@ -46,6 +50,7 @@ _KINDS: dict[str, Callable[[ScoreSettings, str], Scorer]] = {
     "image": scorers.image,
     "noise": scorers.noise,
     "language": models.language,
+    "embedding": models.embedding,
     "similarity": models.similarity,
     "linear": models.linear,
 }
@@ -82,17 +87,19 @@ def score(config: CurateConfig, scores: ScoreConfig, where: str, flags: list[str
     """
     pipeline_options = options(config.engine, flags)
     of_settings = list(zip(scores.score, loaded(scores, where), strict=True))
+    of_dropped = {scorer.name for _, scorer in of_settings if scorer.is_of_dropped}
     digests = dict[str, str]()  # what the values of each score depend on beside the samples
     for settings, scorer in of_settings:
         columns = [[each.name, str(each.type)] for each in scorer.columns]
         digests[settings.name] = sha256_of([VERSION, settings.kind, columns, dict(scorer.rests_on)])
     run = Run(config.run.folder, config, ())
     parent = parents.opened(run.folder, config)
+    shards = [*parent.shards, *_dropped(run)]
     had_work = storage.kind(run.path("work")) != "missing"
     with storage.locked(run.folder), own_files(run.folder):
         before = {name: _usable(run, name, digest, anew=anew) for name, digest in digests.items()}
         step = Marks(f"score/{sha256_of(sorted(digests.items()))[:16]}", ScoreFacts)
-        units = _plan(parent, before, config.engine.threads)
+        units = _plan(shards, of_dropped, before, config.engine.threads)
         storage.sweep(run.path(files.FOLDER))
         # units of shards that have changed since, and files that are not as they were written, are forgotten
         wrong = {damage.mark.path for damage in marks.look(run, (step,))}
@@ -115,10 +122,11 @@ def score(config: CurateConfig, scores: ScoreConfig, where: str, flags: list[str
                 "digest": digests[name],
             }
             # files of before that still count, and those that were made now
-            made = shard_files.scores_made(run, step, name, lambda unit: parent.shards[int(unit)].name)
+            made = shard_files.scores_made(run, step, name, lambda unit: shards[int(unit)].name)
             earlier = before[name]
             old = earlier.files if earlier else {}
-            entries = [{"name": shard.name, **(made.get(shard.name) or old[shard.name])} for shard in parent.shards]
+            every = shards if scorer.is_of_dropped else parent.shards
+            entries = [{"name": shard.name, **(made.get(shard.name) or old[shard.name])} for shard in every]
             folder = files.folder_of(run.folder, name)
             shard_files.conclude_score(folder, stated, entries, durable=run.config.run.durable)
         storage.delete(run.path("work") if not had_work else run.work("score"))
@@ -146,8 +154,25 @@ def _usable(run: Run, name: str, digest: str, *, anew: bool) -> files.Score | No
     return None
 
 
-def _plan(parent: Parent, before: Mapping[str, files.Score | None], threads: int) -> list[ScoreUnit]:
-    """A unit for each shard that lacks a score."""
+def _dropped(run: Run) -> list[Shard]:
+    """The pictures of dropped images, as if they were a shard; empty: there are none."""
+    rows = len(_pictures(run.folder))
+    digest = content(run.path(*SAMPLES.path.split("/")))
+    return [Shard(files.DROPPED, rows, 0, "", digest)] if rows else []
+
+
+def _pictures(folder: str) -> pa.Table:
+    """The dropped rows that galleries show with a picture."""
+    path = storage.join(folder, *SAMPLES.path.split("/"))
+    if not storage.exists(path):
+        return SAMPLES.schema.empty_table()
+    return parquet.read_table(path).filter((pc.field("reason") != KEPT) & pc.field("picture").is_valid())
+
+
+def _plan(
+    shards: Sequence[Shard], of_dropped: set[str], before: Mapping[str, files.Score | None], threads: int
+) -> list[ScoreUnit]:
+    """A unit for each shard that lacks a score; the dropped images are of some scores alone."""
 
     def has(score: files.Score | None, shard: Shard) -> bool:
         with suppress(UnreadableError):
@@ -156,8 +181,9 @@ def _plan(parent: Parent, before: Mapping[str, files.Score | None], threads: int
         return False
 
     units = list[ScoreUnit]()
-    for place, shard in enumerate(parent.shards):
-        if names := [name for name, score in before.items() if not has(score, shard)]:
+    for place, shard in enumerate(shards):
+        takes = {*before} if shard.name != files.DROPPED else of_dropped
+        if names := [name for name, score in before.items() if name in takes and not has(score, shard)]:
             of_shard = {"shard": shard.name, "rows": shard.rows, "of": shard.parquet_sha256}
             units.append(ScoreUnit(name=f"{place:05d}", **of_shard, scores=names, threads=threads))
     return units
@@ -166,7 +192,11 @@ def _plan(parent: Parent, before: Mapping[str, files.Score | None], threads: int
 def _score(folder: str, settings: str, where: str, run: Run, unit: ScoreUnit) -> ScoreFacts:
     """Measure the scores that a shard lacks."""
     lacking = [each for each in _in_worker(settings, where) if each.name in unit["scores"]]
-    tables = of_shard(storage.join(folder, "shards", unit["shard"]), lacking, threads=unit["threads"])
+    if unit["shard"] == files.DROPPED:
+        pictures = _pictures(folder)
+        tables = _measured(pictures, lacking, lambda rows: parquet.values(rows, "picture"), unit["threads"])
+    else:
+        tables = of_shard(storage.join(folder, "shards", unit["shard"]), lacking, threads=unit["threads"])
     nulls = {
         name: shard_files.write_score(run.path(*shard_files.score_path(name, unit["shard"]).split("/")), table)
         for name, table in tables.items()
@@ -177,7 +207,20 @@ def _score(folder: str, settings: str, where: str, run: Run, unit: ScoreUnit) ->
 def of_shard(stem: str, lacking: Sequence[Scorer], *, threads: int) -> dict[str, pa.Table]:
     """The scores of the shard with this path (without an ending): key and the scorer's columns, by its name."""
     names = {"key", "image_id"}.union(*(SAMPLE.names if each.reads is None else each.reads for each in lacking))
-    rows = parquet.read_table(f"{stem}.parquet", [name for name in SAMPLE.names if name in names]).combine_chunks()
+    rows = parquet.read_table(f"{stem}.parquet", [name for name in SAMPLE.names if name in names])
+
+    def read(images: pa.Table) -> Iterable[bytes]:
+        places = zip(*(parquet.values(images, name) for name in ("tar_offset", "tar_bytes")), strict=True)
+        return copy_shards.images(f"{stem}.tar", list(places))
+
+    return _measured(rows, lacking, read, threads)
+
+
+def _measured(
+    rows: pa.Table, lacking: Sequence[Scorer], read: Callable[[pa.Table], Iterable[bytes]], threads: int
+) -> dict[str, pa.Table]:
+    """The scores of rows; `read` gives the bytes of images by the first row of each."""
+    rows = rows.combine_chunks()
     firsts, image_of = images_of(rows)
     whole, of_images = Batch(rows, image_of), [scorer for scorer in lacking if scorer.prepares]
     parts = {scorer.name: [scorer.measure(whole)] for scorer in lacking if not scorer.prepares}
@@ -191,7 +234,7 @@ def of_shard(stem: str, lacking: Sequence[Scorer], *, threads: int) -> dict[str,
         def one(number: int) -> list[Sequence["pa.Array[Any]"]]:
             begin, end = begins[number : number + 2]
             image_of = whole.image_of[begin:end]
-            batch = _decoded(stem, rows.slice(begin, end - begin), image_of - image_of[0], prepares)
+            batch = _decoded(rows.slice(begin, end - begin), image_of - image_of[0], read, prepares)
             return [scorer.measure(batch) for scorer in of_images]
 
         with STRICT_PILLOW:
@@ -207,14 +250,15 @@ def of_shard(stem: str, lacking: Sequence[Scorer], *, threads: int) -> dict[str,
 
 
 def _decoded(
-    stem: str, rows: pa.Table, image_of: Places, prepares: Mapping[str, Callable[[scorers.Pixels], Any]]
+    rows: pa.Table,
+    image_of: Places,
+    read: Callable[[pa.Table], Iterable[bytes]],
+    prepares: Mapping[str, Callable[[scorers.Pixels], Any]],
 ) -> Batch:
     """A batch with all that scorers look at of its images."""
     interrupts.check()
     rows, images = rows.combine_chunks(), list[dict[str, Any] | None]()
-    firsts = rows.take(np.flatnonzero(np.diff(image_of, prepend=-1)))
-    places = list(zip(*(parquet.values(firsts, name) for name in ("tar_offset", "tar_bytes")), strict=True))
-    for data in copy_shards.images(f"{stem}.tar", places):
+    for data in read(rows.take(np.flatnonzero(np.diff(image_of, prepend=-1)))):
         with enough_memory(None, data, colour=True, pixels_at_most=_ANY_NUMBER, short_side_px=pixels.FULL_SIZE_PX):
             image = pixels.decode(data, pixels_at_most=_ANY_NUMBER, colour=True, short_side_px=pixels.FULL_SIZE_PX)
             made = image.pixels

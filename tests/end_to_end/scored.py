@@ -26,6 +26,10 @@ name = "picture"
 kind = "image"
 
 [[score]]
+name = "look"
+kind = "embedding"
+
+[[score]]
 name = "similarity"
 kind = "similarity"
 model = "onnx:clip"

@@ -6,9 +6,12 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+import scipy.fft
+from PIL import Image
 from safetensors.numpy import save_file
 
 from altalign.data.schema import SAMPLE
+from altalign.dedup import embed
 from altalign.errors import UsageError
 from altalign.models import model
 from altalign.pipelines.score import scoring
@@ -51,13 +54,35 @@ def test_similarity_is_the_cosine_of_the_towers(in_folder: Path) -> None:
     for caption, image in zip(CAPTIONS, (0, 0, 1, 2), strict=True):
         numbers = [score_models.WORDS.index(word) if word in score_models.WORDS else 0 for word in caption.split()]
         text = of_words[numbers].sum(axis=0)
-        from PIL import Image
-
         small = np.asarray(Image.fromarray(pictures[image]).resize((8, 8), Image.Resampling.BILINEAR), np.float64)
         vector = ((small / 255 - 0.5) / 0.5).transpose(2, 0, 1).ravel() @ of_image
         wanted.append(vector @ text / np.linalg.norm(vector) / np.linalg.norm(text))
     assert np.abs(np.array(found.to_pylist()) - wanted).max() <= 0.5 / 4096 + 1e-4
     assert all(float(value * 4096).is_integer() for value in found.to_pylist())
+
+
+def test_embeddings_are_those_of_the_model_at_length_1_in_float16(in_folder: Path) -> None:
+    of_image, _ = score_models.write(in_folder / "clip")
+    (scorer,) = scorers({"name": "look", "kind": "embedding", "model": "onnx:clip"})
+    given, pictures = batch(dict(scorer.prepares), broken=1)
+    (found,) = scorer.measure(given)
+    assert [row is None for row in found.to_pylist()] == [False, False, True, False]
+    for row, image in ((0, 0), (1, 0), (3, 2)):
+        small = np.asarray(Image.fromarray(pictures[image]).resize((8, 8), Image.Resampling.BILINEAR), np.float64)
+        vector = ((small / 255 - 0.5) / 0.5).transpose(2, 0, 1).ravel() @ of_image
+        assert np.allclose(found[row].as_py(), vector / np.linalg.norm(vector), atol=2e-3)
+        assert all(np.float16(number) == number for number in found[row].as_py())
+
+
+def test_without_a_model_embeddings_are_the_lowest_frequencies_weighted_by_frequency() -> None:
+    (scorer,) = scorers({"name": "look", "kind": "embedding"})
+    picture = np.random.default_rng(5).integers(0, 256, (32, 32), np.uint8)
+    (prepare,) = scorer.prepares.values()
+    found = prepare(picture[:, :, np.newaxis].repeat(3, axis=2))
+    transformed = scipy.fft.dctn(picture.astype(np.float64), norm="ortho")
+    wanted = [8 * transformed[u, v] * (u * u + v * v) ** 0.5 for u, v in embed.FREQUENCIES]
+    assert np.abs(found - wanted).max() < 32
+    assert np.isnan(prepare(np.full((50, 40, 3), 77, np.uint8))).all()
 
 
 def test_texts_and_images_are_encoded_once_for_all_heads_on_a_model(in_folder: Path) -> None:
