@@ -31,6 +31,7 @@ _GROUPS = {
         "status": ("look:status", "how far a run is; what it was made of"),
         "audit": ("audit:main", "check a run and write its report; compare two runs"),
         "browse": ("look:browse", "look at everything kept and dropped, and decide"),
+        "search": ("look:search", "find pairs by what their images show, or by a picture"),
         "explain": ("look:explain", "what happened to a pair in every stage, and why"),
         "clean": ("look:clean", "delete intermediate files (RUN/work)"),
     },

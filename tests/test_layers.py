@@ -61,6 +61,7 @@ ROOMS = (
     "audit.report",
     "audit",
     "browse",
+    "audit.opened",  # a run that is opened in Python can be searched
     "demo",
     "cli",
     "commands",

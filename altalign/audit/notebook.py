@@ -4,6 +4,7 @@ import io
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+import pyarrow as pa
 from rich.table import Column, Table
 
 from altalign import terminal
@@ -92,6 +93,22 @@ def html(run: RunFolder) -> str:
     counts = rows.counts(run)
     kept, steps = _gallery(run, KEPT, rows.by_reason(counts), CARDS), _funnel(run, counts)
     return _rendered("notebook_run.html", run=run, stages=[], steps=steps, columns=_COLUMNS, kept=kept)
+
+
+def pairs(table: pa.Table, *, nsfw_from: float) -> str:
+    """The pairs that a search has found, with their pictures, as HTML."""
+    picture, cards = galleries.within(BYTES_AT_MOST), list[dict[str, object]]()
+    for row in table.to_pylist():
+        (name, value), *_ = row.items()
+        cards.append(
+            {
+                "caption": row["caption"] or "",
+                "measured": [(name.replace("_", " "), f"{value:.3f}"), ("", row["reason"]), ("key", row["key"] or "")],
+                "picture": picture(row["picture"]),
+                "is_nsfw": row["nsfw_score"] is not None and row["nsfw_score"] >= nsfw_from,
+            }
+        )
+    return _rendered("notebook_search.html", found={"cards": cards})
 
 
 def _funnel(run: RunFolder, counts: funnel.Rows) -> list[tuple[list[str], float]]:

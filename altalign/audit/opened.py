@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
     from altalign.audit.explain import Explanation
     from altalign.audit.notebook import Gallery
+    from altalign.browse.asking import Asking
 
 _OF_SHARDS = SAMPLE.append(pa.field("shard", pa.string()))
 
@@ -42,6 +43,7 @@ class Run:
 
     def __init__(self, run: RunFolder):
         self._run, self.folder = run, run.folder
+        self._asking: Asking | None = None
 
     @classmethod
     def open(cls, folder: str) -> "Run":
@@ -167,6 +169,45 @@ class Run:
 
         with own_files(self.folder):
             return notebook.gallery(self._run, reason)
+
+    def search(
+        self,
+        text: str = "",
+        *,
+        image: object = None,
+        key: str = "",
+        minus: str = "",
+        where: str = "",
+        k: int = 20,
+        embedding: str = "",
+    ) -> pa.Table:
+        """The pairs, kept and dropped, whose images are nearest to texts and pictures; a notebook shows the pictures.
+
+        The first search reads the run; the next ones are fast.
+
+        Args:
+            text: what images are to show. Where no embedding of the run takes text, words of captions.
+            image: a picture that they are to be like: a path, bytes, an image of Pillow, or the URL of one of the run;
+                with a text, both count.
+            key: a pair whose image they are to be like.
+            minus: a text that they are to be unlike.
+            where: a condition as `altalign select` takes it, which may name `stage` and `reason` too.
+            k: how many pairs at most.
+            embedding: the name of a score of kind "embedding"; empty: one that takes text, if there is one.
+
+        Returns:
+            `cosine` (or `share_of_words`), the columns of the pairs with those of scores, and `picture`, WebP.
+
+        Raises:
+            UsageError: there is nothing to search for, or the run has no embeddings for it.
+        """
+        from altalign.browse.asking import Asking
+
+        with own_files(self.folder):
+            self._asking = self._asking or Asking(self._run)
+            return self._asking.search(
+                text=text, image=image, key=key, minus=minus, where=where, k=k, embedding=embedding
+            )
 
     def to_torch(
         self, prepare: Callable[[Any], object] | None = None, *, where: pc.Expression | None = None

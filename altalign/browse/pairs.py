@@ -11,6 +11,7 @@ from collections import OrderedDict
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import cached_property, lru_cache
+from itertools import accumulate
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -27,6 +28,7 @@ from altalign.data.reasons import KEPT
 from altalign.data.schema import DROPPED, SAMPLE
 from altalign.data.scores import sidecars
 from altalign.errors import UsageError, one_line
+from altalign.filters import where as conditions
 
 if TYPE_CHECKING:
     from duckdb import DuckDBPyConnection
@@ -69,14 +71,17 @@ class Pairs:
     """The pairs of a run, and what is asked of them. Threads may ask at once.
 
     Attributes:
+        files, starts: the files that are read, in order, and the number `n` of the first pair of each.
+        digests: the shards, and SHA-256 of the side-car of each.
         total: how many pairs the files have.
+        is_over: set once reading has ended, at the end or before it.
         read: how many of them the table has; all of them once `is_read`.
         trouble: why reading ended before that.
     """
 
     def __init__(self, run: RunFolder, connection: "DuckDBPyConnection") -> None:
         self.run, self._connection = run, connection
-        self._digests = sidecars(run.json("manifest.json"))
+        self.digests = sidecars(run.json("manifest.json"))
         self.columns = known(run.folder, {name for each in run.config.input for name in each.keep_columns})
         self._scores = {score.name: score for score in self.columns.scores.values()}
         self._kept_columns = [name for name in self.columns.types if name.startswith(EXTRA)]
@@ -92,15 +97,17 @@ class Pairs:
         self.named = _renamed([*self._kept_columns, *self.columns.scores], {*own, *SIZES})
         is_text = {column: pa.types.is_string(self.columns.types[name]) for name, column in self.named.items()}
         self.facets = Facets({name: "values" if text else "range" for name, text in is_text.items()})
-        self.files = list(_files(run, list(self._digests)))
-        self.total = sum(_rows_of(run.path(file.path)) for file in self.files)
+        self.files = list(_files(run, list(self.digests)))
+        rows = [_rows_of(run.path(file.path)) for file in self.files]
+        self.starts = list(accumulate(rows, initial=0))
+        self.total = self.starts.pop()
         self.read, self.is_read, self.trouble = 0, False, ""
         self._lists, self._lock = OrderedDict[tuple[str, str, str], npt.NDArray[np.uint32]](), threading.Lock()
         columns = own | {name: "VARCHAR" if text else "DOUBLE" for name, text in is_text.items()}
         declared = ", ".join(f"{identifier(name)} {kind}" for name, kind in columns.items())
         connection.execute(f"CREATE TABLE pairs ({declared})")
         self._columns = list(columns)
-        self._stop = threading.Event()
+        self._stop, self.is_over = threading.Event(), threading.Event()
 
     # Reading ----------------------------------------------------------------------------------------------------------
 
@@ -124,10 +131,17 @@ class Pairs:
             self.is_read = True
         except Exception as error:
             self.trouble = one_line(error)
+        finally:
+            self.is_over.set()
 
     def stop(self) -> None:
         """End the reading, in a moment."""
         self._stop.set()
+
+    @property
+    def is_stopped(self) -> bool:
+        """Whether the reading is to end."""
+        return self._stop.is_set()
 
     def _of_file(self, file: File) -> Iterator[pa.Table]:
         names = [*_OF_BOTH, *(_OF_KEPT if file.shard else (*_OF_DROPPED, "failed"))]
@@ -146,7 +160,7 @@ class Pairs:
         found: dict[str, pa.ChunkedArray[Any]] = {}
         if shard:
             for score in self._scores.values():
-                if score.has(shard, self._digests[shard]):
+                if score.has(shard, self.digests[shard]):
                     values = score.values(shard, list(score.columns))
                     found |= dict(zip(values.column_names, values.columns, strict=True))
         return found
@@ -177,10 +191,10 @@ class Pairs:
 
     # Asking -----------------------------------------------------------------------------------------------------------
 
-    def query(self, sql: str) -> list[tuple[Any, ...]]:
+    def query(self, sql: str, *parameters: object) -> list[tuple[Any, ...]]:
         """The rows of a query on the table."""
         with self._connection.cursor() as cursor:
-            return cursor.execute(sql).fetchall()
+            return cursor.execute(sql, parameters).fetchall()
 
     def batches(self, sql: str) -> Iterator[list[Any]]:
         """The first column of a query, some rows at a time."""
@@ -191,7 +205,10 @@ class Pairs:
 
     def matching(self, asked: Mapping[str, Any], sort: object = "") -> npt.NDArray[np.uint32]:
         """The numbers of the pairs that match a filter, in this order; the last lists are kept."""
-        where, order = self.facets.where(asked), self.facets.order(sort)
+        return self.numbers(self.facets.where(asked), self.facets.order(sort))
+
+    def numbers(self, where: str, order: str = "n") -> npt.NDArray[np.uint32]:
+        """The numbers of the pairs that a condition in SQL holds for, in this order; the last lists are kept."""
         name = (where, order, self._version)
         with self._lock:
             if name in self._lists:
@@ -216,6 +233,33 @@ class Pairs:
             names = [each[0] for each in found.description]
             rows = {row[0]: dict(zip(names, row, strict=True)) for row in found.fetchall()}
         return [rows[int(number)] for number in numbers if int(number) in rows]
+
+    def table(self, numbers: Sequence[int]) -> pa.Table:
+        """The rows of these numbers in this order."""
+        with self._connection.cursor() as cursor:
+            chosen = pa.table({"n": pa.array(numbers, pa.int64()), "place": pa.array(range(len(numbers)), pa.int64())})
+            cursor.register("arrow_rows", chosen)
+            query = "SELECT pairs.* EXCLUDE (file, row, image) FROM pairs JOIN arrow_rows USING (n) ORDER BY place"
+            rows: Any = cursor.sql(query).to_arrow_table()
+            return rows
+
+    def condition(self, text: str) -> str:
+        """A condition as `altalign select --where` takes it, in SQL; it may name columns of dropped pairs too.
+
+        Raises UsageError: it is none.
+        """
+        if not text:
+            return "true"
+        known = {name: kind for name, kind in _TYPES.items() if name in self._columns}
+        known |= dict.fromkeys(("host", "failed"), pa.string()) | {
+            name: self.columns.types[name] for name in self.named
+        }
+        try:
+            condition = conditions.parsed(text)
+            conditions.check(condition, known)
+        except conditions.WhereError as error:
+            raise UsageError(f"where {text!r}: {error}") from None
+        return condition.written(lambda name: identifier(self.named.get(name, name)))
 
     @cached_property
     def _used(self) -> set[str]:

@@ -28,13 +28,14 @@ from altalign.browse import FOLDER, pair, what_if
 from altalign.browse.filters import of_select
 from altalign.browse.pair import Pictures
 from altalign.browse.pairs import Pairs, opened
+from altalign.browse.search import Search, searching
 from altalign.data.reasons import KEPT
 from altalign.errors import AltalignError, UsageError, one_line
 from altalign.pages import frame
 
 HOST = "127.0.0.1"
 ROWS_AT_MOST = 200
-BODY_BYTES_AT_MOST = 16_000_000  # of a request: marked keys
+BODY_BYTES_AT_MOST = 16_000_000  # of a request: marked keys, or a picture
 _SHOWN = ("n", "key", "caption", "image_url", "stage", "reason", "words", "width", "height")
 _NOTE = "Of what extract drops, the run has the broken records and a sample of each other reason."
 _NONE = "The run kept no dropped rows: `[audit] keep_dropped = false`."
@@ -70,8 +71,8 @@ class Guard:
 class Pages:
     """What is answered of a run."""
 
-    def __init__(self, pairs: Pairs) -> None:
-        self._pairs, self._pictures = pairs, Pictures(pairs)
+    def __init__(self, pairs: Pairs, search: Search) -> None:
+        self._pairs, self._pictures, self._search = pairs, Pictures(pairs), search
         self._manifest = pairs.run.path("manifest.json")
         self._stamp = storage.stamp(self._manifest)
 
@@ -92,12 +93,17 @@ class Pages:
             "pairs": pairs.total,
             "read": pairs.read,
             "is_read": pairs.is_read,
-            "trouble": pairs.trouble,
+            "trouble": pairs.trouble or self._search.trouble,
             "has_changed": not storage.exists(self._manifest) or storage.stamp(self._manifest) != self._stamp,
             "notes": [_NOTE if run.config.audit.keep_dropped else _NONE],
             "facets": [{"name": each.name, "label": each.label, "kind": each.kind} for each in facets],
             "sorts": [{"name": each.name, "label": each.label} for each in facets if each.kind == "range"],
             "rules": what_if.rules(pairs),
+            "searches": [
+                {"name": each.name, "model": each.model, "has_texts": each.has_texts}
+                for each in self._search.embeddings.values()
+            ],
+            "search_read": self._search.read,
         }
 
     def count(self, asked: _Asked) -> _Asked:
@@ -109,10 +115,16 @@ class Pages:
         return self._pairs.facet(_filter(asked), asked.get("name"))
 
     def rows(self, asked: _Asked) -> _Asked:
-        """A window of the pairs that match."""
-        numbers = self._pairs.matching(_filter(asked), asked.get("sort", ""))
+        """A window of the pairs that match; of a search, of the nearest ones."""
         first, count = _whole(asked, "first", 0), min(_whole(asked, "count", 60), ROWS_AT_MOST)
-        return {"total": len(numbers), "rows": self._rows(numbers[first : first + count].tolist())}
+        if (search := asked.get("search")) is None:
+            numbers = self._pairs.matching(_filter(asked), asked.get("sort", ""))
+            return {"total": len(numbers), "rows": self._rows(numbers[first : first + count].tolist())}
+        nearest = self._search.nearest(self._pairs.facets.where(_filter(asked)), search)
+        rows = self._rows(nearest.numbers[first : first + count].tolist())
+        cosines = zip(rows, nearest.values[first : first + count].tolist(), strict=True)
+        found = [{**row, "cosine": cosine} for row, cosine in cosines]
+        return {"total": len(nearest.numbers), "rows": found, "by": nearest.by}
 
     def what_if(self, asked: _Asked) -> _Asked:
         """What other thresholds would do."""
@@ -153,6 +165,13 @@ class Pages:
             return _error("no picture of this pair", 404)
         return Response(data, media_type="image/webp", headers={"Cache-Control": "private, max-age=3600"})
 
+    async def given(self, request: Request) -> Response:
+        """Keeps a picture to search by."""
+        data = await _body(request)
+        if not data:
+            return _error(f"give a picture of at most {BODY_BYTES_AT_MOST:,} bytes", 413)
+        return _json({"picture": self._search.keep(data)})
+
     def keys(self, request: Request) -> Response:
         """The keys of the kept pairs that match, one a line; to remove, of the dropped ones too."""
         try:
@@ -186,12 +205,13 @@ class Pages:
         found = {"/": self.page, "/api/pair/{number:int}": self.pair, "/picture/{number:int}": self.picture}
         methods = {path: ["GET"] if path == "/api/run" else ["POST"] for path in asked}
         return [
+            Route("/api/picture", self.given, methods=["POST"]),
             *(Route(path, _answering(answer), methods=methods[path]) for path, answer in asked.items()),
             *(Route(path, answer) for path, answer in {**found, "/keys": self.keys}.items()),
         ]
 
 
-def application(pairs: Pairs, token: str, port: int) -> ASGIApp:
+def application(pairs: Pairs, search: Search, token: str, port: int) -> ASGIApp:
     """The server's application, for a port of 127.0.0.1."""
 
     def failed(_request: Request, error: Exception) -> Response:
@@ -204,7 +224,7 @@ def application(pairs: Pairs, token: str, port: int) -> ASGIApp:
         return _error(f"{type(error).__name__}: {one_line(error)}", 500)
 
     handlers = {AltalignError: failed, HTTPException: http, Exception: broken}
-    return Guard(Starlette(routes=Pages(pairs).routes(), exception_handlers=handlers), token, port)
+    return Guard(Starlette(routes=Pages(pairs, search).routes(), exception_handlers=handlers), token, port)
 
 
 @contextmanager
@@ -213,16 +233,15 @@ def serving(folder: str, port: int = 0) -> Iterator[str]:
 
     Raises UsageError: the run is not finished, or the port is taken.
     """
-    with opened(RunFolder.open(folder)) as pairs, socket.socket() as listening:
+    with opened(RunFolder.open(folder)) as pairs, searching(pairs) as search, socket.socket() as listening:
         try:
             listening.bind((HOST, port))
             listening.listen()  # who asks before the server is up waits
         except OSError as error:
             raise UsageError(f"--port {port}: {error.strerror}; give another, or none") from None
         port, token = listening.getsockname()[1], secrets.token_urlsafe(24)
-        config = uvicorn.Config(
-            application(pairs, token, port), log_config=None, access_log=False, server_header=False, lifespan="off"
-        )
+        quiet: dict[str, Any] = {"log_config": None, "access_log": False, "server_header": False, "lifespan": "off"}
+        config = uvicorn.Config(application(pairs, search, token, port), **quiet)
         server = uvicorn.Server(config)
         server.config.load()
         thread = threading.Thread(target=server.run, args=([listening],), name="browse", daemon=True)
@@ -238,11 +257,8 @@ def _answering(answer: Callable[[_Asked], _Asked]) -> Callable[[Request], Any]:
     """A route that takes JSON, and gives JSON; the work is done in a thread."""
 
     async def route(request: Request) -> Response:
-        body = b""
-        async for part in request.stream():
-            body += part
-            if len(body) > BODY_BYTES_AT_MOST:
-                return _error("too many keys are marked at once; filter instead", 413)
+        if (body := await _body(request)) is None:
+            return _error("too many keys are marked at once; filter instead", 413)
         try:
             asked = orjson.loads(body or b"{}")
         except ValueError:
@@ -252,6 +268,16 @@ def _answering(answer: Callable[[_Asked], _Asked]) -> Callable[[Request], Any]:
         return _json(await run_in_threadpool(answer, asked))
 
     return route
+
+
+async def _body(request: Request) -> bytes | None:
+    """The body of a request; None where it is too long."""
+    body = b""
+    async for part in request.stream():
+        body += part
+        if len(body) > BODY_BYTES_AT_MOST:
+            return None
+    return body
 
 
 def _filter(asked: Mapping[str, Any]) -> Mapping[str, Any]:

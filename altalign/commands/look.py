@@ -1,4 +1,4 @@
-"""Verbs on a run's files alone: `status` with its `--lineage`, `browse`, `explain`; and `clean`, which deletes."""
+"""Verbs on a run's files: `status` with its `--lineage`, `browse`, `search`, `explain`; and `clean`, which deletes."""
 
 import hashlib
 import json
@@ -12,7 +12,7 @@ from typing import Any
 
 from altalign import storage, terminal
 from altalign.audit.run_folder import RunFolder
-from altalign.commands.arguments import Parser
+from altalign.commands.arguments import Parser, positive
 from altalign.data import lineage
 from altalign.data.stages import REMOVED_FILE, finished_units, own_files
 from altalign.errors import UsageError
@@ -76,6 +76,36 @@ def browse(argv: Sequence[str]) -> int:
             webbrowser.open(address)
         while True:
             time.sleep(3600)
+    return 0
+
+
+def search(argv: Sequence[str]) -> int:
+    """Finds pairs whose images are near to texts and pictures."""
+    parser = Parser(
+        prog="altalign search",
+        description="Find the pairs of a run, kept and dropped, whose images are nearest to a text, a picture or both. "
+        "Where no score of kind embedding takes text, captions are searched for its words.",
+    )
+    parser.add_argument("run", metavar="RUN", help="folder of a finished run")
+    parser.add_argument("--text", default="", help="what images are to show")
+    parser.add_argument("--image", metavar="FILE", help="what they are to be like: a file, or a URL of the run")
+    parser.add_argument("--key", default="", help="the pair whose image they are to be like")
+    parser.add_argument("--minus", metavar="TEXT", default="", help="what they are to be unlike")
+    parser.add_argument("--where", metavar="CONDITION", default="", help="of these pairs, as `select` takes it")
+    parser.add_argument("-k", type=positive, default=20, metavar="N", help="how many pairs at most (20)")
+    parser.add_argument("--with", dest="embedding", metavar="NAME", default="", help="the score of kind embedding")
+    arguments = vars(parser.parse_args(argv))
+    startup.place_kernels()
+    from altalign.audit.opened import Run
+
+    run = Run.open(arguments.pop("run"))
+    found, out = run.search(**arguments).drop_columns(["picture"]), terminal.stdout()
+    for row in found.to_pylist():
+        value, *_ = row.values()
+        out.print(f"{value:6.3f}  {row['key']}  {row['reason']}", highlight=False, soft_wrap=True)
+        out.print(f"        {shown(row['caption'] or '')}", highlight=False, overflow="ellipsis", no_wrap=True)
+    if not len(found):
+        out.print("no pair is like that", highlight=False)
     return 0
 
 

@@ -1,0 +1,90 @@
+"""Searches of Python programs and of `altalign search`: tables of pairs."""
+
+import io
+import os
+import sys
+import weakref
+from contextlib import ExitStack
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from altalign import storage
+from altalign.audit import notebook
+from altalign.audit.run_folder import RunFolder
+from altalign.browse.pair import Pictures
+from altalign.browse.pairs import opened
+from altalign.browse.search import WORDS, searching
+from altalign.errors import UsageError
+
+_NSFW_FROM = "altalign.nsfw_from"  # in the metadata of a table that a search has made: pictures from here are blurred
+
+
+class Asking:
+    """A run that is searched; its pairs and embeddings are read once."""
+
+    def __init__(self, run: RunFolder):
+        stack = ExitStack()
+        weakref.finalize(self, stack.close)
+        self._pairs = stack.enter_context(opened(run))
+        self._search = stack.enter_context(searching(self._pairs))
+        self._pictures = Pictures(self._pairs)
+
+    def search(self, *, text: str, image: object, key: str, minus: str, where: str, k: int, embedding: str) -> pa.Table:
+        """The pairs that are nearest, as `Run.search` has them."""
+        if k < 1:
+            raise UsageError(f"k = {k}: give 1 or more")
+        self._pairs.is_over.wait()
+        terms = list[dict[str, Any]]()
+        terms += [{"text": text}] if text else []
+        terms += [{"text": minus, "minus": True}] if minus else []
+        if isinstance(image, str) and image.startswith(("http://", "https://")):
+            terms.append({"url": image})
+        elif image is not None:
+            terms.append({"picture": self._search.keep(_bytes(image))})
+        if key:
+            found = self._pairs.query("SELECT n FROM pairs WHERE key = ? ORDER BY reason <> 'kept', n LIMIT 1", key.lower())
+            if not found:
+                raise UsageError(f"key {key}: the run has no such pair")
+            terms.append({"pair": found[0][0]})
+        if not terms:
+            raise UsageError("nothing to search for; give a text, an image or a key")
+        nearest = self._search.nearest(self._pairs.condition(where), {"terms": terms, "with": embedding}, k)
+        numbers = nearest.numbers.tolist()
+        rows = self._pairs.table(numbers)
+        value = "share_of_words" if nearest.by == WORDS else "cosine"
+        shown = zip(numbers, rows.select(["reason", "key"]).to_pylist(), strict=True)
+        pictures = [self._pictures.of(number) if self._pictures.has(row) else None for number, row in shown]
+        table = rows.drop_columns(["n"]).add_column(0, value, pa.array(np.asarray(nearest.values), pa.float32()))
+        _show_in_notebook()
+        table = table.append_column("picture", pa.array(pictures, pa.binary()))
+        return table.replace_schema_metadata({_NSFW_FROM: str(self._pairs.run.config.image.nsfw.drop_at_or_above)})
+
+
+def _show_in_notebook() -> None:
+    """Have a notebook show pictures of the tables that searches make, and others as before."""
+
+    def html(table: pa.Table) -> str | None:
+        nsfw_from = (table.schema.metadata or {}).get(_NSFW_FROM.encode())
+        return None if nsfw_from is None else notebook.pairs(table, nsfw_from=float(nsfw_from))
+
+    ipython: Any = sys.modules.get("IPython")
+    if ipython and (shell := ipython.get_ipython()):
+        shell.display_formatter.formatters["text/html"].for_type(pa.Table, html)
+
+
+def _bytes(image: Any) -> bytes:
+    """The bytes of an image: a path, its bytes, or an image of Pillow."""
+    if isinstance(image, bytes | bytearray):
+        return bytes(image)
+    if hasattr(image, "save"):
+        file = io.BytesIO()
+        image.save(file, "PNG")
+        return file.getvalue()
+    if not isinstance(image, str | os.PathLike):
+        raise UsageError(f"image: {type(image).__name__}; give a path, a URL of the run, bytes, or an image of Pillow")
+    path = os.fspath(image)
+    if not storage.exists(path):
+        raise UsageError(f"image {path}: no such file")
+    return storage.read_bytes(path)
