@@ -72,7 +72,7 @@ def embedding(settings: ScoreSettings, where: str) -> Scorer:
         numbers: Any = pa.FixedSizeListArray.from_arrays(values, type=kind, mask=pa.array(is_none))
         return [numbers]
 
-    columns, rests_on = pa.schema([(settings.name, kind)]), {"model": model.digest}
+    columns, rests_on = pa.schema([(settings.name, kind)]), {"model": model.digest, "texts": model.texts is not None}
     return Scorer(settings.name, columns, rests_on, measure, {model.name: model.prepare}, is_of_dropped=True)
 
 
