@@ -96,7 +96,7 @@ def test_it_opens_in_silence_and_fits(served: Served, width: int, scheme: str) -
         for name in (each["name"] for each in served.ask("/api/run")["facets"]):
             facet(tab, name).evaluate("(each) => { each.open = true }")
             expect(facet(tab, name).locator(".sql")).to_have_count(1)
-        toggle = ["Filters", "Filters"] if width < 1000 else []
+        toggle = ["Find", "Find"] if width < 1000 else []
         for name in (*toggle, "What if", "Decide", "Look"):
             fits.append((tab.overflow(), tab.outside()))
             tab.page.get_by_role("button", name=name, exact=True).click()

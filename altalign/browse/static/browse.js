@@ -1,12 +1,12 @@
 "use strict";
-// The browse page: pairs of a run, found by filters; other thresholds; decisions.
+// The browse page: pairs of a run, found by filters and by words and pictures; other thresholds; decisions.
 (() => {
   const byId = (id) => document.getElementById(id);
   const TOKEN = new URLSearchParams(location.search).get("token") ?? "";
   const WIDE = matchMedia("(min-width: 60rem)");
   const whole = new Intl.NumberFormat("en");
   const short = new Intl.NumberFormat("en", { maximumSignificantDigits: 4, notation: "compact" });
-  const state = { filter: {}, sort: "", tab: "look" }; // what the address has
+  const state = { filter: {}, search: { terms: [] }, sort: "", tab: "look" }; // what the address has
   const thresholds = new Map(); // by setting: those that are not the run's
   const marks = new Set(); // keys
   const revealed = new Set(); // numbers of rows whose blurred picture is shown
@@ -64,8 +64,10 @@
     byId("failed").textContent = [...new Set(problems.values())].join(" ");
   }
 
+  // A file goes as it is, anything else as JSON.
   async function ask(path, body, signal) {
-    const post = body && { method: "POST", headers: { "content-type": "application/json" }, body: JSON.stringify(body) };
+    const [type, sent] = body instanceof Blob ? ["application/octet-stream", body] : ["application/json", JSON.stringify(body)];
+    const post = body && { method: "POST", headers: { "content-type": type }, body: sent };
     const answer = await fetch(`${path}?token=${encodeURIComponent(TOKEN)}`, { ...post, signal }).catch((error) => {
       throw signal?.aborted ? error : new Error("The server does not answer; is altalign browse still running?");
     });
@@ -127,6 +129,12 @@
     document.querySelectorAll(`.picture[data-n="${n}"]`).forEach(showBlur);
   }
 
+  function nearness({ cosine }) {
+    if (cosine == null) return "";
+    const [value, before, after] = searchedBy === "words" ? [`${Math.round(100 * cosine)} %`, "", " of the words"] : [cosine.toFixed(3), "cosine ", ""];
+    return h("span", { class: "near" }, ...[before, value, after].map((each) => (each && each !== value ? h("span", { class: "hidden" }, each) : each)));
+  }
+
   function content(row) {
     const size = row.width && row.height ? `${row.width} × ${row.height}` : "";
     const words = row.words == null ? "" : `${whole.format(row.words)} word${row.words === 1 ? "" : "s"}`;
@@ -134,7 +142,7 @@
     return [
       picture(row),
       h("p", { class: "caption" }, row.caption ? untrusted(row.caption) : h("span", { class: "none" }, "no caption")),
-      h("p", { class: "about" }, badge, h("span", { class: "sub" }, [size, words].filter(Boolean).join(" · "))),
+      h("p", { class: "about" }, nearness(row), badge, h("span", { class: "sub" }, [size, words].filter(Boolean).join(" · "))),
     ];
   }
 
@@ -270,14 +278,18 @@
       const control = new AbortController();
       asked.set(number, control);
       try {
-        const found = await ask("/api/rows", { filter: state.filter, sort: state.sort, first: number * BLOCK, count: BLOCK }, control.signal);
+        const asks = isSearching() ? { search: sent(state.search) } : { sort: state.sort };
+        const found = await ask("/api/rows", { filter: state.filter, ...asks, first: number * BLOCK, count: BLOCK }, control.signal);
         if (control.signal.aborted) return;
+        searchedBy = found.by ?? "";
         problem("rows", "");
         blocks.set(number, found.rows);
         while (blocks.size > BLOCKS_AT_MOST) blocks.delete(blocks.keys().next().value);
         arrived(found.total);
       } catch (error) {
-        if (!control.signal.aborted) problem("rows", error.message);
+        if (control.signal.aborted) return;
+        problem("rows", error.message);
+        if (isStale && isSearching()) arrived(null); // the list before is not of this search
       } finally {
         if (asked.get(number) === control) asked.delete(number);
       }
@@ -286,14 +298,16 @@
     function arrived(found) {
       if (isStale) wipe();
       isStale = false;
-      total = found;
+      total = found ?? 0;
       active = between(0, active, Math.max(0, total - 1));
       box.setAttribute("aria-busy", "false");
-      byId("nothing").hidden = total > 0;
+      byId("nothing").hidden = total > 0 || found === null;
+      byId("nothing").textContent = isSearching() ? "The search finds none of the pairs that match this filter." : "No pair matches this filter.";
+      byId("by-words").hidden = searchedBy !== "words";
       box.hidden = !total;
       size();
       top > most() ? scrollTo(top) : draw();
-      TOTAL.rows(total);
+      TOTAL.rows(found);
     }
     function wipe(isGone = () => true) {
       drawn.forEach((element, line) => { if (isGone(line)) element.remove(), drawn.delete(line); });
@@ -384,7 +398,8 @@
     isFocused ? byId("pane-title").focus() : before.focus({ preventScroll: true });
     const more = h("div", {}, h("p", { class: "note" }, "Loading…"));
     byId("pane-mark").replaceChildren(markButton(row.key));
-    byId("pane-body").replaceChildren(...content(row), more);
+    const like = h("button", { type: "button", click: () => { close(); searchLike({ pair: row.n, name: row.caption ?? "" }); } }, "Like this picture");
+    byId("pane-body").replaceChildren(...content(row), ...(row.has_picture && run.searches.length ? [h("p", { class: "buttons" }, like)] : []), more);
     pane.scrollTop = 0;
     askPair(`/api/pair/${row.n}`, null, (found) => more.replaceChildren(...details(found)));
   }
@@ -437,9 +452,83 @@
   const withRange = (name, range) => cleaned({ ...state.filter, ranges: { ...state.filter.ranges, [name]: range } });
   const labelOf = (name) => run.facets.find((each) => each.name === name)?.label ?? visible(name).replaceAll("_", " ");
 
+  // The search --------------------------------------------------------------------------------------------------------
+
+  let searchedBy = ""; // the embedding that the rows shown were found by, or "words"
+  const isSearching = () => state.search.terms.length > 0;
+  const isWritten = (term) => "text" in term || "url" in term;
+
+  // What an address may hold of a search; other parts are left out.
+  function cleanedSearch(given) {
+    const kinds = { text: "string", url: "string", pair: "number", picture: "string" };
+    const isTerm = (each) => isObject(each) && Object.keys(kinds).filter((kind) => kind in each).length === 1 && Object.keys(each).every((key) => typeof each[key] === ({ ...kinds, minus: "boolean", name: "string" })[key]);
+    const terms = Array.isArray(given?.terms) ? given.terms.filter(isTerm) : [];
+    return { terms, ...(run.searches.some((each) => each.name === given?.with) ? { with: given.with } : {}) };
+  }
+  const sent = (search) => ({ ...search, terms: search.terms.map(({ name, ...term }) => term) });
+  const withTerms = (terms) => ({ ...state.search, terms });
+
+  // Each field is one term; those of pictures stay.
+  function searchFields() {
+    const terms = [["search", {}], ["minus", { minus: true }]].flatMap(([id, sign]) => {
+      const text = byId(id).value.trim();
+      return text ? [{ [/^https?:\/\/\S+$/i.test(text) ? "url" : "text"]: text, ...sign }] : [];
+    });
+    change({ search: withTerms([...terms, ...state.search.terms.filter((each) => !isWritten(each))]), tab: "look" });
+  }
+
+  // One picture at a time, together with what is written.
+  function searchLike(term) {
+    problem("picture", "");
+    change({ search: withTerms([...state.search.terms.filter(isWritten), term]), tab: "look" });
+  }
+
+  const askPicture = place("picture");
+  function searchFile(file) {
+    if (!file) return;
+    if (!run.searches.length) problem("picture", "Pictures are compared by embeddings, and this run has none: altalign score makes them.");
+    else if (file.size > 16e6) problem("picture", `${visible(file.name).slice(0, 100)} is larger than 16 MB.`);
+    else askPicture("/api/picture", file, ({ picture }) => searchLike({ picture, name: file.name }));
+  }
+
+  function takePictures() {
+    const hasFiles = ({ dataTransfer }) => dataTransfer?.types.includes("Files");
+    const outline = (isOn) => document.body.classList.toggle("dropping", isOn);
+    addEventListener("dragover", (event) => { if (hasFiles(event)) event.preventDefault(), outline(true); });
+    addEventListener("dragleave", ({ relatedTarget }) => { if (!relatedTarget) outline(false); });
+    addEventListener("drop", (event) => {
+      outline(false);
+      if (hasFiles(event)) event.preventDefault(), searchFile(event.dataTransfer.files[0]);
+    });
+    addEventListener("paste", (event) => {
+      const [file] = event.clipboardData.files;
+      if (file) event.preventDefault(), searchFile(file);
+    });
+    byId("picture-file").addEventListener("change", ({ target }) => {
+      searchFile(target.files[0]);
+      target.value = ""; // the same file can be chosen again
+    });
+  }
+
+  function showSearch() {
+    for (const [id, isMinus] of [["search", false], ["minus", true]]) {
+      const term = state.search.terms.find((each) => isWritten(each) && Boolean(each.minus) === isMinus);
+      byId(id).value = term?.text ?? term?.url ?? "";
+    }
+    byId("with").value = state.search.with ?? "";
+    byId("sort").disabled = isSearching();
+    byId("sort").title = isSearching() ? "A search has the nearest first; without it pairs can be sorted" : "";
+    byId("not-search").hidden = !isSearching();
+  }
+
   function chips() {
     const found = [];
-    const add = (label, value, filter) => found.push(h("li", {}, h("button", { type: "button", class: "chip", click: () => { change({ filter }); byId("main").focus(); } }, `${label}: `, value, h("span", { "aria-hidden": "true" }, " ×"), h("span", { class: "hidden" }, " (take off)"))));
+    const chip = (label, value, changed) => found.push(h("li", {}, h("button", { type: "button", class: "chip", click: () => { change(changed); byId("main").focus(); } }, `${label}: `, value, h("span", { "aria-hidden": "true" }, " ×"), h("span", { class: "hidden" }, " (take off)"))));
+    const add = (label, value, filter) => chip(label, value, { filter });
+    for (const term of state.search.terms) {
+      const shown = term.text ?? term.url ?? (term.name || "a pair without a caption");
+      chip(term.minus ? "But not" : "text" in term ? "Search" : "Like", untrusted(shown, 60), { search: withTerms(state.search.terms.filter((each) => each !== term)) });
+    }
     for (const [name, values] of Object.entries(state.filter.values ?? {})) {
       if (values.length > 5) add(labelOf(name), `${values.length} values`, withValues(name, []));
       else for (const value of values) add(labelOf(name), named(value), withValues(name, values.filter((each) => each !== value)));
@@ -447,7 +536,7 @@
     for (const [name, [from, to]] of Object.entries(state.filter.ranges ?? {})) add(labelOf(name), from === null ? `at most ${to}` : to === null ? `at least ${from}` : `${from} to ${to}`, withRange(name, [null, null]));
     if (state.filter.text) add("Caption has", untrusted(state.filter.text, 60), { ...state.filter, text: "" });
     if (state.filter.url) add("URL has", untrusted(state.filter.url, 60), { ...state.filter, url: "" });
-    if (found.length) found.push(h("li", {}, h("button", { type: "button", id: "clear", click: () => { change({ filter: {} }); byId("main").focus(); } }, "Clear")));
+    if (found.length) found.push(h("li", {}, h("button", { type: "button", id: "clear", click: () => { change({ filter: {}, search: withTerms([]) }); byId("main").focus(); } }, "Clear")));
     byId("chips").replaceChildren(...found);
   }
 
@@ -521,18 +610,27 @@
 
   const TOTAL = (() => {
     const askCount = place("count");
-    let answer = null;
-    const show = (pairs, images) => {
-      const what = !Object.keys(state.filter).length ? "in all" : pairs === 1 ? "matches" : "match";
-      byId("total").textContent = `${counted(pairs, images)} ${what}`;
+    let answer = null, found = null; // what matches the filter; how many of it the list has, null after an error
+    const show = () => {
+      const pairs = answer?.pairs ?? found, matches = pairs === 1 ? "matches" : "match", isFiltered = Object.keys(state.filter).length;
+      byId("total").textContent = isSearching() ? nearest(pairs, isFiltered ? ` that ${matches}` : "") : `${counted(pairs, answer?.images)} ${isFiltered ? matches : "in all"}`;
       byId("total").setAttribute("aria-busy", "false");
     };
-    const count = later(150, () => askCount("/api/count", { filter: state.filter }, (found) => {
-      answer = found;
-      show(found.pairs, found.images);
-      putSql(byId("total-sql"), found.sql, "the total");
+    function nearest(pairs, that) {
+      if (found === null) return "The search failed.";
+      const isWords = searchedBy === "words", by = isWords ? ", those with most of the words first" : run.searches.length > 1 && found ? `, by ${searchedBy}` : "";
+      const some = !found ? "None" : isWords ? whole.format(found) : found === 1 ? "The nearest" : `The ${whole.format(found)} nearest`;
+      return `${some}${answer ? ` of ${counted(pairs)}${that}` : ""}${by}`;
+    }
+    const count = later(150, () => askCount("/api/count", { filter: state.filter }, (counts) => {
+      answer = counts;
+      if (!isSearching() || byId("grid").ariaBusy === "false") show();
+      putSql(byId("total-sql"), counts.sql, "the total");
     }));
-    const rows = (pairs) => { if (pairs !== answer?.pairs) show(pairs); };
+    const rows = (pairs) => {
+      found = pairs;
+      if (isSearching() || pairs !== answer?.pairs) show();
+    };
     return { rows, count: () => { answer = null; byId("total").setAttribute("aria-busy", "true"); count(); } };
   })();
 
@@ -688,7 +786,7 @@
 
   // The state, in the address -----------------------------------------------------------------------------------------
 
-  let lastQuestion = null;
+  let lastQuestion = null, lastSearch = null;
   function apply() {
     for (const name of ["text", "url"]) if (name !== typedIn) byId(name).value = state.filter[name] ?? "";
     byId("sort").value = state.sort;
@@ -698,9 +796,11 @@
       byId(button.dataset.tab).hidden = !isHere;
     }
     byId("sort-field").hidden = state.tab !== "look";
-    const question = JSON.stringify([state.filter, state.sort]);
-    if (question !== lastQuestion) {
-      lastQuestion = question;
+    const asked = JSON.stringify([state.filter, state.sort, state.search]), search = JSON.stringify(state.search);
+    if (search !== lastSearch) showSearch(); // else what is being written stays
+    lastSearch = search;
+    if (asked !== lastQuestion) {
+      lastQuestion = asked;
       chips();
       GRID.reset(true);
       TOTAL.count();
@@ -712,22 +812,31 @@
 
   let typedIn = null; // words typed in one field are one step of the history
   function change(changed, field = null) {
+    const before = JSON.stringify(state);
     Object.assign(state, changed);
     state.filter = cleaned(state.filter);
-    const hash = `#${encodeURIComponent(JSON.stringify(state))}`;
-    if (hash !== location.hash) history[field && field === typedIn ? "replaceState" : "pushState"](null, "", hash);
+    if (JSON.stringify(state) !== before) history[field && field === typedIn ? "replaceState" : "pushState"](state, "", address());
     typedIn = field;
     apply();
   }
 
-  function fromAddress() {
+  // Pictures from outside are left out: a reload does not bring them back. The history of this tab has them.
+  function address() {
+    const { search, ...others } = state;
+    const lasting = withTerms(search.terms.filter((each) => !("picture" in each)));
+    return `#${encodeURIComponent(JSON.stringify({ ...others, ...(lasting.terms.length || lasting.with ? { search: lasting } : {}) }))}`;
+  }
+
+  function fromAddress(known = null) {
     let found = {};
     try {
-      found = JSON.parse(decodeURIComponent(location.hash.slice(1)));
+      found = known ?? JSON.parse(decodeURIComponent(location.hash.slice(1)));
       state.filter = cleaned(found.filter ?? {});
     } catch {
       state.filter = {};
     }
+    state.search = cleanedSearch(found?.search);
+    if (!known) state.search.terms = state.search.terms.filter((each) => !("picture" in each));
     state.sort = [...byId("sort").options].some((each) => each.value === found?.sort) ? found.sort : "";
     state.tab = ["look", "what-if", "decide"].includes(found?.tab) ? found.tab : "look";
     typedIn = null;
@@ -742,10 +851,12 @@
       run = await ask("/api/run");
       problem("run", run.trouble ?? "");
       byId("changed").hidden = !run.has_changed;
-      byId("reading").hidden = run.is_read;
-      byId("reading").textContent = `${whole.format(run.read)} of ${whole.format(run.pairs)} pairs read`;
+      const pairs = run.is_read ? "" : `${whole.format(run.read)} of ${whole.format(run.pairs)} pairs read`;
+      const embeddings = run.search_read < 1 ? `reading embeddings, ${Math.floor(100 * run.search_read)} %` : "";
+      byId("reading").hidden = !pairs && !embeddings;
+      byId("reading").textContent = [pairs, embeddings].filter(Boolean).join("; ");
       if (was && (run.read !== was.read || run.is_read !== was.is_read)) {
-        GRID.reset(false);
+        if (run.is_read || !isSearching()) GRID.reset(false); // a search takes longer than until the next look
         TOTAL.count();
         if (run.is_read || run.read > 1.5 * readThen) {
           readThen = run.read;
@@ -756,7 +867,7 @@
     } catch (error) {
       problem("run", error.message);
     }
-    if (run) setTimeout(refresh, run.is_read ? 30_000 : 1000);
+    if (run) setTimeout(refresh, run.is_read && run.search_read >= 1 ? 30_000 : 1000);
   }
 
   async function start() {
@@ -776,9 +887,16 @@
     }
 
     for (const button of document.querySelectorAll("[data-tab]")) button.addEventListener("click", () => change({ tab: button.dataset.tab }));
+    byId("with").append(...run.searches.map(({ name, model }) => h("option", { value: name, title: model || "what images look like, without a model" }, name)));
+    byId("with-field").hidden = run.searches.length < 2;
+    byId("picture-field").hidden = !run.searches.length;
+    byId("with").addEventListener("change", () => change({ search: cleanedSearch({ ...state.search, with: byId("with").value }) }));
+    byId("search-form").addEventListener("submit", (event) => { event.preventDefault(); lastQuestion = null; searchFields(); });
+    for (const id of ["search", "minus"]) byId(id).addEventListener("input", () => { if (!byId(id).value) searchFields(); });
+    takePictures();
     for (const name of ["text", "url"]) byId(name).addEventListener("input", later(250, () => change({ filter: { ...state.filter, [name]: byId(name).value } }, name)));
     byId("sort").addEventListener("change", () => change({ sort: byId("sort").value }));
-    byId("filters").addEventListener("submit", (event) => event.preventDefault());
+    byId("filter-form").addEventListener("submit", (event) => event.preventDefault());
     byId("filters-toggle").addEventListener("click", ({ target }) => target.setAttribute("aria-expanded", String(byId("filters").classList.toggle("open"))));
     byId("show-pictures").addEventListener("click", ({ target }) => target.setAttribute("aria-pressed", String(!document.body.classList.toggle("blurred"))));
     byId("skip").addEventListener("click", () => (state.tab === "look" ? GRID.focus() : byId("main").focus()));
@@ -787,7 +905,7 @@
     byId("download-keys").addEventListener("click", saveKeys);
     byId("download-decision").addEventListener("click", saveDecision);
     byId("load").addEventListener("change", load);
-    addEventListener("popstate", fromAddress);
+    addEventListener("popstate", (event) => fromAddress(event.state));
     fromAddress();
   }
 
