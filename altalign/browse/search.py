@@ -306,4 +306,5 @@ def _vectors(score: Score, shard: str) -> tuple[npt.NDArray[np.int64], Floats]:
     """The rows of a shard that have an embedding, int64[n], and these, float32[n, d]."""
     column: Any = score.values(shard, [score.name])[score.name].combine_chunks()
     rows = np.flatnonzero(column.is_valid().to_numpy(zero_copy_only=False))
-    return rows, column.flatten().to_numpy(zero_copy_only=False).reshape(len(rows), -1)
+    values = column.flatten().to_numpy(zero_copy_only=False)
+    return rows, values.reshape(len(rows), len(values) // max(1, len(rows)))

@@ -12,7 +12,7 @@ class Vectors:
     """Vectors of length 1, by the order in which they are given."""
 
     def __init__(self, chunks: Iterable[Floats]):
-        parts = [chunk.astype(np.float16) for chunk in chunks]
+        parts = [chunk.astype(np.float16) for chunk in chunks if len(chunk)]
         self._vectors = np.concatenate(parts) if parts else np.zeros((0, 0), np.float16)
 
     def __len__(self) -> int:
