@@ -1,7 +1,9 @@
 """The browse page as a reader has it: in a real browser, on the real server and a real small run."""
 
+import io
 import json
 import re
+import shutil
 import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -10,9 +12,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from PIL import Image
 
 from altalign.browse.server import serving
 from tests import made_once
+from tests.pipelines import score_models
 from tests.support.chromium import WIDTHS, Tab, browser
 from tests.support.curations import altalign, write_input
 
@@ -20,6 +24,17 @@ pytestmark = pytest.mark.browser
 expect = pytest.importorskip("playwright.sync_api").expect
 MARKUP, TURNED, SCRIPT = "<img src=x onerror=alert(1)> a boat", "the \u202egnp.exe of a boat", "javascript:alert(2)"
 LINK = "https://img.example/x.png"
+FILE = "<img src=x onerror=alert(3)>.png"
+SCORES = """
+[[score]]
+name = "look"
+kind = "embedding"
+
+[[score]]
+name = "clip"
+kind = "embedding"
+model = "onnx:{}"
+"""
 SHOWN = "#grid[aria-busy=false] .card"
 
 
@@ -31,12 +46,16 @@ class Served:
     chromium: Any
 
     def ask(self, path: str, body: object = None) -> Any:
-        url, data = self.url.replace("/?", f"{path}?"), json.dumps(body).encode() if body else None
+        data = body if isinstance(body, bytes) else json.dumps(body).encode() if body else None
+        url = self.url.replace("/?", f"{path}?")
         with urllib.request.urlopen(urllib.request.Request(url, data, {"content-type": "application/json"})) as answer:
             return json.load(answer)
 
     def rows(self, first: int = 0, count: int = 60, sort: str = "", **parts: object) -> list[dict[str, Any]]:
         return self.ask("/api/rows", {"filter": parts, "sort": sort, "first": first, "count": count})["rows"]
+
+    def nearest(self, *terms: dict[str, object], **asked: object) -> list[dict[str, Any]]:
+        return self.ask("/api/rows", {"search": {"terms": list(terms)}, **asked})["rows"]
 
     def count(self, **parts: object) -> int:
         return self.ask("/api/count", {"filter": parts})["pairs"]
@@ -71,10 +90,30 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
             table.writelines(f"{url},{text}\n" for url in (SCRIPT, LINK) for text in (MARKUP, TURNED))
         done = altalign(folder, "curate", config.name, "--set", "engine.workers=1")
         assert done.returncode == 0, done.stderr
+        score_models.write(folder / "clip")
+        (folder / "scores.toml").write_text(SCORES.format(folder / "clip"), encoding="utf-8")
+        done = altalign(folder, "score", "run", "--with", "scores.toml")
+        assert done.returncode == 0, done.stderr
 
     folder = made_once.made_once("browsed", tmp_path_factory, make)
     with serving(str(folder / "run")) as url, browser() as chromium:
         yield Served(url, chromium)
+
+
+@pytest.fixture(scope="module")
+def without_texts(served: Served, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    """The same run, whose embeddings take no text."""
+    folder = tmp_path_factory.mktemp("without") / "run"
+    shutil.copytree(served.ask("/api/run")["folder"], folder, ignore=shutil.ignore_patterns("clip"))
+    with serving(str(folder)) as url:
+        yield Served(url, served.chromium)
+
+
+@pytest.fixture(scope="module")
+def picture() -> bytes:
+    file = io.BytesIO()
+    Image.linear_gradient("L").convert("RGB").save(file, "PNG")
+    return file.getvalue()
 
 
 def facet(tab: Tab, name: str) -> Any:
@@ -85,10 +124,40 @@ def card(tab: Tab, at: int) -> Any:
     return tab.page.locator(f"#cell-{at}")
 
 
+def enter(tab: Tab, text: str, label: str = "Search") -> None:
+    tab.page.get_by_label(label, exact=True).fill(text)
+    tab.page.get_by_label(label, exact=True).press("Enter")
+
+
+def chips(tab: Tab, *texts: str) -> None:
+    expect(tab.page.locator("#chips .chip")).to_have_text([f"{text} × (take off)" for text in texts])
+
+
+def found(tab: Tab, rows: list[dict[str, Any]], value: str = "cosine {:.3f}") -> None:
+    """The grid has these rows in this order."""
+    for at, row in enumerate(rows[:9]):
+        expect(card(tab, at).locator("[data-key]")).to_have_attribute("data-key", row["key"])
+        expect(card(tab, at).locator(".near")).to_have_text(value.format(row["cosine"]))
+
+
+def give(tab: Tab, name: str, data: bytes, to: str) -> None:
+    """A file that comes by an event, as a drop or a paste."""
+    tab.page.evaluate(
+        """([name, data, to]) => {
+          const files = new DataTransfer();
+          files.items.add(new File([Uint8Array.from(data)], name, {type: "image/png"}));
+          const given = {bubbles: true, cancelable: true, dataTransfer: files, clipboardData: files};
+          const event = to === "paste" ? new ClipboardEvent(to, given) : new DragEvent(to, given);
+          document.querySelector("#grid").dispatchEvent(event);
+        }""",
+        [name, list(data), to],
+    )
+
+
 @pytest.mark.everyday
 @pytest.mark.parametrize("width", WIDTHS)
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_it_opens_in_silence_and_fits(served: Served, width: int, scheme: str) -> None:
+def test_it_opens_in_silence_and_fits(served: Served, picture: bytes, width: int, scheme: str) -> None:
     with served.opened(width, color_scheme=scheme) as tab:
         expect(card(tab, 1).locator(".caption")).to_have_text(served.rows()[1]["caption"])
         expect(tab.page.locator("#total")).to_have_text(served.total())
@@ -102,6 +171,14 @@ def test_it_opens_in_silence_and_fits(served: Served, width: int, scheme: str) -
             tab.page.get_by_role("button", name=name, exact=True).click()
         card(tab, 0).locator(".caption").click()
         expect(tab.page.locator("#pane .steps")).to_be_visible()
+        fits.append((tab.overflow(), tab.outside()))
+        tab.page.locator("#pane-close").click()
+        if toggle:
+            tab.page.get_by_role("button", name="Find", exact=True).click()
+        enter(tab, "red dog " * 30)
+        tab.page.locator("#picture-file").set_input_files({"name": 90 * "x", "mimeType": "", "buffer": picture})
+        expect(tab.page.locator("#chips .chip")).to_have_count(2)
+        expect(tab.page.locator("#grid[aria-busy=false] .near").first).to_be_visible()
         fits.append((tab.overflow(), tab.outside()))
         assert fits == [(0, [])] * len(fits)
 
@@ -266,3 +343,130 @@ def test_what_strangers_wrote_is_text(served: Served) -> None:
             assert tab.page.locator("[src=x], [onerror]").count() == 0
         tab.page.clock.run_for(1000)
         assert sum("/api/pair/" in url for url in tab.requests) == 2, "a pair that is clicked is asked for once"
+
+
+def test_a_search_shows_the_nearest_pairs_in_the_servers_order(served: Served) -> None:
+    with served.opened() as tab:
+        tab.page.get_by_label("Sort").select_option("-words")
+        enter(tab, "a red dog")
+        text, less = {"text": "a red dog"}, {"text": "blue ring", "minus": True}
+        rows = served.nearest(text, count=200)
+        found(tab, rows)
+        chips(tab, "Search: a red dog")
+        total = served.count()
+        expect(tab.page.locator("#total")).to_have_text(f"The {len(rows)} nearest of {total} pairs, by clip")
+        expect(tab.page.get_by_label("Sort")).to_be_disabled()
+        enter(tab, "blue ring", "But not")
+        without = served.nearest(text, less)
+        assert [row["n"] for row in without[:9]] != [row["n"] for row in rows[:9]]
+        found(tab, without)
+        facet(tab, "stage").get_by_role("checkbox", name="kept").check()
+        kept = {"values": {"stage": ["kept"]}}
+        found(tab, served.nearest(text, less, filter=kept))
+        chips(tab, "Search: a red dog", "But not: blue ring", "Stage: kept")
+        expect(tab.page.locator("#total")).to_contain_text(f"of {served.count(**kept)} pairs that match, by clip")
+        tab.page.reload()
+        found(tab, served.nearest(text, less, filter=kept))
+        expect(tab.page.get_by_label("But not")).to_have_value("blue ring")
+        tab.page.locator("#chips .chip", has_text="a red dog").press("Enter")
+        chips(tab, "But not: blue ring", "Stage: kept")
+        found(tab, served.nearest(less, filter=kept))
+        tab.page.go_back()
+        found(tab, served.nearest(text, less, filter=kept))
+        tab.page.get_by_role("button", name="Clear").click()
+        expect(card(tab, 0).locator(".caption")).to_have_text(served.rows(sort="-words")[0]["caption"])
+        expect(tab.page.locator("#grid .near")).to_have_count(0)
+        expect(tab.page.get_by_label("Search", exact=True)).to_have_value("")
+        expect(tab.page.get_by_label("Sort")).to_be_enabled()
+
+
+@pytest.mark.parametrize("way", ["drop", "paste", "choose"])
+def test_a_picture_from_outside_finds_those_like_it(served: Served, picture: bytes, way: str) -> None:
+    given = {"picture": served.ask("/api/picture", picture)["picture"]}
+    with served.opened() as tab:
+        if way == "choose":
+            button = tab.page.get_by_label("Like a picture")
+            button.set_input_files({"name": FILE, "mimeType": "image/png", "buffer": picture})
+        else:
+            if way == "drop":
+                give(tab, FILE, picture, "dragover")
+                expect(tab.page.locator("body")).to_have_css("outline-style", "dashed")
+            give(tab, FILE, picture, way)
+        expect(tab.page.locator("body")).to_have_css("outline-style", "none")
+        chips(tab, f"Like: {FILE}")
+        found(tab, served.nearest(given))
+        assert "picture" not in tab.page.url
+        enter(tab, "red")
+        chips(tab, "Search: red", f"Like: {FILE}")
+        found(tab, served.nearest({"text": "red"}, given))
+        tab.page.go_back()
+        found(tab, served.nearest(given))
+        tab.page.go_forward()
+        tab.page.reload()
+        chips(tab, "Search: red")
+        found(tab, served.nearest({"text": "red"}))
+        assert tab.page.locator("[src=x], [onerror]").count() == 0
+
+
+def test_pictures_of_the_run_find_those_like_them(served: Served, picture: bytes) -> None:
+    with served.opened() as tab:
+        url = next(row["image_url"] for row in served.nearest({"text": "a dog"}) if row["image_url"])
+        enter(tab, url)
+        chips(tab, f"Like: {url}")
+        found(tab, rows := served.nearest({"url": url}))
+        assert rows[0]["cosine"] == pytest.approx(1, abs=1e-3)
+        enter(tab, "")
+        tab.page.get_by_label("By", exact=True).select_option("look")
+        given = served.ask("/api/picture", picture)
+        look = {row["n"] for row in served.ask("/api/rows", {"search": {"terms": [given], "with": "look"}})["rows"]}
+        at, like = next(
+            (i, row) for i, row in enumerate(served.rows()) if row["n"] in look and row["words"] in range(1, 9)
+        )
+        card(tab, at).locator(".caption").click()
+        tab.page.get_by_role("button", name="Like this picture").click()
+        chips(tab, f"Like: {like['caption']}")
+        search = {"terms": [{"pair": like["n"]}], "with": "look"}
+        found(tab, served.ask("/api/rows", {"search": search})["rows"])
+        expect(tab.page.locator("#total")).to_contain_text("by look")
+        expect(tab.page.locator("#failed")).to_be_hidden()
+        enter(tab, "red")  # which this embedding does not take
+        expect(tab.page.locator("#failed")).to_contain_text("look embeds no text")
+        expect(tab.page.locator("#total")).to_have_text("The search failed.")
+        expect(tab.page.locator("#grid .card")).to_have_count(0)
+        tab.page.get_by_label("By", exact=True).select_option("clip")
+        found(tab, served.nearest({"text": "red"}, {"pair": like["n"]}))
+        expect(tab.page.locator("#failed")).to_be_hidden()
+        assert ["400" in each for each in tab.complaints] == [True]
+        tab.complaints.clear()
+
+
+def test_words_are_searched_where_no_embedding_takes_text(without_texts: Served) -> None:
+    with without_texts.opened() as tab:
+        enter(tab, f"red boat {MARKUP}")
+        answer = without_texts.ask("/api/rows", {"search": {"terms": [{"text": f"red boat {MARKUP}"}]}})
+        chips(tab, f"Search: red boat {MARKUP}")
+        percents = [{**row, "cosine": round(100 * row["cosine"])} for row in answer["rows"]]
+        found(tab, percents, "{} % of the words")
+        expect(tab.page.locator("#by-words")).to_contain_text("altalign score")
+        expect(tab.page.locator("#total")).to_contain_text(f"{answer['total']} of {without_texts.count()} pairs")
+        enter(tab, "nobodywritesthis")
+        expect(tab.page.locator("#nothing")).to_be_visible()
+        enter(tab, "")
+        expect(tab.page.locator("#by-words")).to_be_hidden()
+        assert tab.page.locator("[src=x], [onerror]").count() == 0
+
+
+def test_what_is_found_is_marked_and_the_filter_alone_decides(served: Served) -> None:
+    with served.opened() as tab:
+        note = tab.page.get_by_text("decided by the filter, not by the search")
+        enter(tab, "a small house")
+        rows = served.nearest({"text": "a small house"})
+        found(tab, rows)
+        card(tab, 1).get_by_role("button", name="Mark").click()
+        tab.page.get_by_role("button", name="Decide (1)").click()
+        expect(note).to_be_visible()
+        expect(tab.page.locator("#marked [data-key]")).to_have_attribute("data-key", rows[1]["key"])
+        tab.page.get_by_label("All that match").check()
+        expect(tab.page.locator("#basket")).to_contain_text(f"{served.count()} pairs")
+        tab.page.get_by_role("button", name="Clear").click()
+        expect(note).to_be_hidden()

@@ -852,7 +852,7 @@
       problem("run", run.trouble ?? "");
       byId("changed").hidden = !run.has_changed;
       const pairs = run.is_read ? "" : `${whole.format(run.read)} of ${whole.format(run.pairs)} pairs read`;
-      const embeddings = run.search_read < 1 ? `reading embeddings, ${Math.floor(100 * run.search_read)} %` : "";
+      const embeddings = run.search_read < 1 && !run.trouble ? `reading embeddings, ${Math.floor(100 * run.search_read)} %` : "";
       byId("reading").hidden = !pairs && !embeddings;
       byId("reading").textContent = [pairs, embeddings].filter(Boolean).join("; ");
       if (was && (run.read !== was.read || run.is_read !== was.is_read)) {
@@ -867,7 +867,7 @@
     } catch (error) {
       problem("run", error.message);
     }
-    if (run) setTimeout(refresh, run.is_read && run.search_read >= 1 ? 30_000 : 1000);
+    if (run) setTimeout(refresh, run.trouble || (run.is_read && run.search_read >= 1) ? 30_000 : 1000);
   }
 
   async function start() {
