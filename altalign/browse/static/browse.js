@@ -289,7 +289,9 @@
       } catch (error) {
         if (control.signal.aborted) return;
         problem("rows", error.message);
-        if (isStale && isSearching()) arrived(null); // the list before is not of this search
+        if (!isStale || !isSearching()) return;
+        blocks.set(number, []); // not to ask again
+        arrived(null); // the list before is not of this search
       } finally {
         if (asked.get(number) === control) asked.delete(number);
       }
