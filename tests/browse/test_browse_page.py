@@ -5,7 +5,7 @@ import json
 import re
 import shutil
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -54,7 +54,7 @@ class Served:
     def rows(self, first: int = 0, count: int = 60, sort: str = "", **parts: object) -> list[dict[str, Any]]:
         return self.ask("/api/rows", {"filter": parts, "sort": sort, "first": first, "count": count})["rows"]
 
-    def nearest(self, *terms: dict[str, object], **asked: object) -> list[dict[str, Any]]:
+    def nearest(self, *terms: Mapping[str, object], **asked: object) -> list[dict[str, Any]]:
         return self.ask("/api/rows", {"search": {"terms": list(terms)}, **asked})["rows"]
 
     def count(self, **parts: object) -> int:
