@@ -44,7 +44,8 @@ class Asking:
         elif image is not None:
             terms.append({"picture": self._search.keep(_bytes(image))})
         if key:
-            found = self._pairs.query("SELECT n FROM pairs WHERE key = ? ORDER BY reason <> 'kept', n LIMIT 1", key.lower())
+            one = "SELECT n FROM pairs WHERE key = ? ORDER BY reason <> 'kept', n LIMIT 1"
+            found = self._pairs.query(one, key.lower())
             if not found:
                 raise UsageError(f"key {key}: the run has no such pair")
             terms.append({"pair": found[0][0]})
