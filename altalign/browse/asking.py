@@ -2,6 +2,7 @@
 
 import io
 import os
+import re
 import sys
 import weakref
 from contextlib import ExitStack
@@ -9,15 +10,21 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+from PIL import ImageOps
 
 from altalign import storage
 from altalign.audit import notebook
 from altalign.audit.run_folder import RunFolder
+from altalign.browse.filters import literal
 from altalign.browse.pair import Pictures
-from altalign.browse.pairs import opened
+from altalign.browse.pairs import opened, renamed
 from altalign.browse.search import WORDS, searching
-from altalign.errors import UsageError
+from altalign.data.reasons import KEPT
+from altalign.errors import AltalignError, UsageError
 
+_VALUES, _PICTURE = ("cosine", "share_of_words"), "picture"
+_SHOWN = {"caption", "key", "reason", "nsfw_score", _PICTURE}  # by a notebook
+_OF_PNG = ("1", "L", "LA", "I;16", "P", "RGB", "RGBA")  # modes of Pillow
 _NSFW_FROM = "altalign.nsfw_from"  # in the metadata of a table that a search has made: pictures from here are blurred
 
 
@@ -31,35 +38,51 @@ class Asking:
         self._search = stack.enter_context(searching(self._pairs))
         self._pictures = Pictures(self._pairs)
 
-    def search(self, *, text: str, image: object, key: str, minus: str, where: str, k: int, embedding: str) -> pa.Table:
+    def search(
+        self,
+        *,
+        text: str,
+        image: object,
+        key: str,
+        minus: str,
+        where: str,
+        k: int,
+        embedding: str,
+        with_pictures: bool = True,
+    ) -> pa.Table:
         """The pairs that are nearest, as `Run.search` has them."""
         if k < 1:
             raise UsageError(f"k = {k}: give 1 or more")
         self._pairs.is_over.wait()
+        if self._pairs.trouble:
+            raise AltalignError(f"the run cannot be searched: {self._pairs.trouble}")
         terms = list[dict[str, Any]]()
         terms += [{"text": text}] if text else []
         terms += [{"text": minus, "minus": True}] if minus else []
-        if isinstance(image, str) and image.startswith(("http://", "https://")):
+        if isinstance(image, str) and re.match("https?://", image, re.IGNORECASE):
             terms.append({"url": image})
         elif image is not None:
             terms.append({"picture": self._search.keep(_bytes(image))})
         if key:
-            one = "SELECT n FROM pairs WHERE key = ? ORDER BY reason <> 'kept', n LIMIT 1"
-            found = self._pairs.query(one, key.lower())
-            if not found:
+            one = f"key = {literal(key.lower())} ORDER BY reason <> '{KEPT}', n LIMIT 1"
+            if not (found := self._pairs.query(f"SELECT n FROM pairs WHERE {one}")):
                 raise UsageError(f"key {key}: the run has no such pair")
             terms.append({"pair": found[0][0]})
         if not terms:
             raise UsageError("nothing to search for; give a text, an image or a key")
         nearest = self._search.nearest(self._pairs.condition(where), {"terms": terms, "with": embedding}, k)
         numbers = nearest.numbers.tolist()
-        rows = self._pairs.table(numbers)
-        value = "share_of_words" if nearest.by == WORDS else "cosine"
+        rows = self._pairs.table(numbers).drop_columns(["n"])
+        # a score may be called `cosine`
+        rows = rows.rename_columns(list(renamed(rows.column_names, {*_VALUES, _PICTURE}).values()))
+        value = _VALUES[nearest.by == WORDS]
+        table = rows.add_column(0, value, pa.array(np.asarray(nearest.values), pa.float32()))
+        if not with_pictures:
+            return table
         shown = zip(numbers, rows.select(["reason", "key"]).to_pylist(), strict=True)
         pictures = [self._pictures.of(number) if self._pictures.has(row) else None for number, row in shown]
-        table = rows.drop_columns(["n"]).add_column(0, value, pa.array(np.asarray(nearest.values), pa.float32()))
         _show_in_notebook()
-        table = table.append_column("picture", pa.array(pictures, pa.binary()))
+        table = table.append_column(_PICTURE, pa.array(pictures, pa.binary()))
         return table.replace_schema_metadata({_NSFW_FROM: str(self._pairs.run.config.image.nsfw.drop_at_or_above)})
 
 
@@ -68,7 +91,10 @@ def _show_in_notebook() -> None:
 
     def html(table: pa.Table) -> str | None:
         nsfw_from = (table.schema.metadata or {}).get(_NSFW_FROM.encode())
-        return None if nsfw_from is None else notebook.pairs(table, nsfw_from=float(nsfw_from))
+        first, *others = table.column_names or [""]
+        if nsfw_from is None or first not in _VALUES or not {*others} >= _SHOWN:  # perhaps of what was made of such one
+            return None
+        return notebook.pairs(table, nsfw_from=float(nsfw_from))
 
     ipython: Any = sys.modules.get("IPython")
     if ipython and (shell := ipython.get_ipython()):
@@ -81,11 +107,13 @@ def _bytes(image: Any) -> bytes:
         return bytes(image)
     if hasattr(image, "save"):
         file = io.BytesIO()
-        image.save(file, "PNG")
+        upright = ImageOps.exif_transpose(image)
+        (upright if upright.mode in _OF_PNG else upright.convert("RGB")).save(file, "PNG")
         return file.getvalue()
     if not isinstance(image, str | os.PathLike):
         raise UsageError(f"image: {type(image).__name__}; give a path, a URL of the run, bytes, or an image of Pillow")
     path = os.fspath(image)
+    storage.check(path)
     if not storage.exists(path):
         raise UsageError(f"image {path}: no such file")
     return storage.read_bytes(path)

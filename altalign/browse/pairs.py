@@ -94,7 +94,7 @@ class Pairs:
             "host": "VARCHAR",
         }
         own |= {name: _NAMES[_TYPES[name]] for name in (*_OF_BOTH, *_OF_KEPT, *_OF_DROPPED)}
-        self.named = _renamed([*self._kept_columns, *self.columns.scores], {*own, *SIZES})
+        self.named = renamed([*self._kept_columns, *self.columns.scores], {*own, *SIZES})
         is_text = {column: pa.types.is_string(self.columns.types[name]) for name, column in self.named.items()}
         self.facets = Facets({name: "values" if text else "range" for name, text in is_text.items()})
         self.files = list(_files(run, list(self.digests)))
@@ -191,10 +191,10 @@ class Pairs:
 
     # Asking -----------------------------------------------------------------------------------------------------------
 
-    def query(self, sql: str, *parameters: object) -> list[tuple[Any, ...]]:
+    def query(self, sql: str) -> list[tuple[Any, ...]]:
         """The rows of a query on the table."""
         with self._connection.cursor() as cursor:
-            return cursor.execute(sql, parameters).fetchall()
+            return cursor.execute(sql).fetchall()
 
     def batches(self, sql: str) -> Iterator[list[Any]]:
         """The first column of a query, some rows at a time."""
@@ -250,7 +250,7 @@ class Pairs:
         """
         if not text:
             return "true"
-        known = {name: kind for name, kind in _TYPES.items() if name in self._columns}
+        known = {name: _TYPES[name] for name in (*_OF_BOTH, *_OF_KEPT, *_OF_DROPPED)}
         known |= dict.fromkeys(("host", "failed"), pa.string()) | {
             name: self.columns.types[name] for name in self.named
         }
@@ -389,7 +389,7 @@ def _joined(tables: Iterator[pa.Table], at_least: int) -> Iterator[pa.Table]:
         yield pa.concat_tables(held)
 
 
-def _renamed(names: Sequence[str], taken: set[str]) -> dict[str, str]:
+def renamed(names: Sequence[str], taken: set[str]) -> dict[str, str]:
     """Columns by names, `_` behind one that is taken: a score may be called `similarity`; DuckDB ignores case."""
     found = dict[str, str]()
     for name in names:

@@ -5,6 +5,7 @@ an index once the pairs are read. A search is JSON: `terms`, each a `text`, a `p
 of the run or a `picture` that was given, perhaps `minus`; and `with`, the name of an embedding.
 """
 
+import re
 import secrets
 import threading
 from collections import OrderedDict
@@ -29,9 +30,12 @@ from altalign.pipelines.score.models import encoder
 
 NEAREST = 1000  # pairs that a page shows of a search
 TERMS_AT_MOST = 16
+WORDS_AT_MOST = 200
 PICTURES_KEPT, SEARCHES_KEPT = 16, 8
 WORDS = "words"  # what has ranked, where no embedding has
 _KINDS = {"text": str, "url": str, "picture": str, "pair": int}
+# Thai, Lao, Burmese, Khmer, CJK and what follows it
+_WITHOUT_SPACES = re.compile("[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u2e80-\U0010ffff]")
 
 
 class Nearest(NamedTuple):
@@ -63,6 +67,7 @@ class Embeddings:
         """Read all of them. Raises UnreadableError: a file is damaged."""
         self._index = Vectors(self._chunks())
         self._numbers = [np.concatenate([np.zeros(0, np.uint32), *self._numbers])]
+        self.read = self.total  # files that are of other side-cars were passed over
 
     def _chunks(self) -> Iterator[Floats]:
         pairs = self._pairs
@@ -94,13 +99,16 @@ class Embeddings:
             is_in = np.zeros(self._pairs.total, np.bool_)
             is_in[among] = True
             rows = np.flatnonzero(is_in[numbers])
+        if not len(numbers if rows is None else rows):
+            return Nearest(numbers[:0], np.zeros(0, np.float32), self.name)
         found, cosines = self._index.search(query, k, rows)
         return Nearest(numbers[found], cosines, self.name)
 
     def of_pair(self, number: int) -> Floats:
         """The embedding of a pair's image. Raises UsageError: it has none."""
-        found = self._pairs.query(f"SELECT file, row, key FROM pairs WHERE n = {int(number)}")
-        file, row, key = found[0] if found else (0, -1, "")
+        if not (found := self._pairs.query(f"SELECT file, row, key FROM pairs WHERE n = {int(number)}")):
+            raise UsageError(f"{number}: no such pair")
+        file, row, key = found[0]
         shard = self._pairs.files[file].shard
         if not shard and DROPPED in self._score.files:
             keys = self._dropped_keys()
@@ -159,6 +167,7 @@ class Search:
         self.embeddings = {each.name: each for each in sorted(every, key=lambda each: not each.has_texts)}
         self._is_over, self.trouble = threading.Event(), ""
         self._pictures, self._found = OrderedDict[str, bytes](), OrderedDict[object, Nearest]()
+        self._lock = threading.Lock()
 
     @property
     def read(self) -> float:
@@ -181,9 +190,10 @@ class Search:
     def keep(self, picture: bytes) -> str:
         """Keep a picture to search by; gives its name. The last 16 are kept."""
         name = secrets.token_urlsafe(9)
-        self._pictures[name] = picture
-        while len(self._pictures) > PICTURES_KEPT:
-            self._pictures.popitem(last=False)
+        with self._lock:
+            self._pictures[name] = picture
+            while len(self._pictures) > PICTURES_KEPT:
+                self._pictures.popitem(last=False)
         return name
 
     def nearest(self, where: str, asked: object, k: int = NEAREST) -> Nearest:
@@ -195,12 +205,16 @@ class Search:
         self._is_over.wait()
         if trouble := self.trouble or self._pairs.trouble:
             raise AltalignError(f"the run cannot be searched: {trouble}")
+        if self._pairs.is_stopped:
+            raise AltalignError(f"{self._pairs.run.folder}: closed while it was searched")
         question = (where, terms, name, k)
-        if question not in self._found:
-            self._found[question] = self._answer(where, terms, name, k)
-            while len(self._found) > SEARCHES_KEPT:
-                self._found.popitem(last=False)
-        return self._found[question]
+        if (found := self._found.get(question)) is None:
+            found = self._answer(where, terms, name, k)
+            with self._lock:
+                self._found[question] = found
+                while len(self._found) > SEARCHES_KEPT:
+                    self._found.popitem(last=False)
+        return found
 
     def _answer(self, where: str, terms: Sequence[_Term], name: str, k: int) -> Nearest:
         if name and name not in self.embeddings:
@@ -240,12 +254,14 @@ class Search:
         """Captions that have most of the words, then the shorter ones; none that has a word of a `minus`."""
 
         def holds(*, is_minus: bool) -> list[str]:
-            words = (word for term in terms if term.is_minus is is_minus for word in term.value.lower().split())
-            return [_has_word(word) for word in dict.fromkeys(words)]
+            words = (word for term in terms if term.is_minus is is_minus for word in term.value.split())
+            return [has_word(word) for word in {word.lower(): word for word in words}.values()]
 
         has, without = holds(is_minus=False), holds(is_minus=True)
         if not has:
-            raise UsageError("of words, some have to be in the caption; give a text that is not minus")
+            raise UsageError("no word that captions should have; give a text that is not minus")
+        if (words := len(has) + len(without)) > WORDS_AT_MOST:
+            raise UsageError(f"a text of {words:,} words; captions are searched for {WORDS_AT_MOST} at most")
         share = f"({' + '.join(f'{each}::INT' for each in has)}) / {len(has)}"
         none = "".join(f" AND NOT {each}" for each in without)
         found = self._pairs.query(
@@ -256,12 +272,13 @@ class Search:
         return Nearest(np.array(numbers, np.uint32), np.array(values, np.float32), WORDS)
 
 
-def _has_word(word: str) -> str:
+def has_word(word: str) -> str:
     """Whether a caption has a word, as it is or with an ending; of scripts without spaces, also within others."""
-    has = f"contains(lower(caption), {literal(word)})"
-    if any(char >= "\u2e80" for char in word):  # CJK, and what follows it
+    lower = f"lower({literal(word)})"  # by DuckDB, as of captions: Python has another sigma at the end of a word
+    has = f"contains(lower(caption), {lower})"
+    if _WITHOUT_SPACES.search(word):
         return has
-    start = rf"'(^|[^\pL\pN])' || regexp_escape({literal(word)})"
+    start = rf"'(^|[^\pL\pM\pN])' || regexp_escape({lower})"
     return f"({has} AND regexp_matches(lower(caption), {start}))"
 
 
@@ -298,7 +315,10 @@ def _term(asked: object) -> _Term:
     if isinstance(asked, Mapping):
         given = [(kind, asked[kind]) for kind in _KINDS if kind in asked]
         if len(given) == 1 and type(given[0][1]) is _KINDS[given[0][0]]:
-            return _Term(*given[0], asked.get("minus") is True)
+            kind, value = given[0]
+            if isinstance(value, str):
+                literal(value)  # refuses what is no text
+            return _Term(kind, value, asked.get("minus") is True)
     raise UsageError(f"a term of a search is a text, url, picture or pair, not {asked!r:.200}")
 
 

@@ -96,13 +96,14 @@ def search(argv: Sequence[str]) -> int:
     parser.add_argument("--with", dest="embedding", metavar="NAME", default="", help="the score of kind embedding")
     arguments = vars(parser.parse_args(argv))
     startup.place_kernels()
-    from altalign.audit.opened import Run
+    from altalign.browse.asking import Asking
 
-    run = Run.open(arguments.pop("run"))
-    found, out = run.search(**arguments).drop_columns(["picture"]), terminal.stdout()
+    folder = arguments.pop("run")
+    with own_files(folder):
+        found, out = Asking(RunFolder.open(folder)).search(**arguments, with_pictures=False), terminal.stdout()
     for row in found.to_pylist():
         value, *_ = row.values()
-        out.print(f"{value:6.3f}  {row['key']}  {row['reason']}", highlight=False, soft_wrap=True)
+        out.print(f"{value:6.3f}  {row['key'] or 'no key':32}  {row['reason']}", highlight=False, soft_wrap=True)
         out.print(f"        {shown(row['caption'] or '')}", highlight=False, overflow="ellipsis", no_wrap=True)
     if not len(found):
         out.print("no pair is like that", highlight=False)

@@ -9,7 +9,6 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable
-from contextlib import suppress
 from functools import lru_cache
 from importlib.metadata import distribution
 from typing import Any
@@ -38,12 +37,10 @@ _PICKLES = (".pt", ".pth", ".bin", ".pkl", ".pickle", ".ckpt", ".joblib", ".npy"
 
 
 def encoder(name: str, where: str) -> Model:
-    """The model of a name, with its texts if it has some; of no name, `frequencies`. Raises as `opened`."""
+    """The model of a name, with texts but of an image tower alone; of no name, `frequencies`. Raises as `opened`."""
     if not name:
         return Model("frequencies", "1", 2 * embed.SIDE_PX, frequencies, np.stack, None, dimensions=embed.COEFFICIENTS)
-    with suppress(UsageError):
-        return opened(name, where, with_texts=True)
-    return opened(name, where, with_texts=False)
+    return opened(name, where, with_texts=not name.startswith("timm:") and not name.endswith(".onnx"))
 
 
 def frequencies(image: Pixels) -> Floats:

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import duckdb
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
@@ -18,7 +19,8 @@ import altalign
 from altalign import storage
 from altalign.audit.run_folder import RunFolder
 from altalign.browse import pairs as browse_pairs
-from altalign.browse.search import TERMS_AT_MOST, searching
+from altalign.browse import search as browse_search
+from altalign.browse.search import TERMS_AT_MOST, WORDS_AT_MOST, has_word, searching
 from altalign.browse.server import serving
 from altalign.cli import main
 from altalign.errors import AltalignError, UsageError
@@ -37,7 +39,12 @@ kind = "embedding"
 [[score]]
 name = "clip"
 kind = "embedding"
-model = "onnx:{}"
+model = "onnx:{0}"
+
+[[score]]
+name = "cosine"
+kind = "similarity"
+model = "onnx:{0}"
 """
 Rows = dict[int, dict[str, Any]]
 
@@ -201,8 +208,9 @@ def test_what_is_no_search_is_one_line(address: str, rows: Rows) -> None:
         ({"terms": [{"text": 3}]}, "a term of a search is"),
         ({"terms": [{"text": "a", "pair": 3}]}, "a term of a search is"),
         ({"terms": [{"pair": True}]}, "a term of a search is"),
-        ({"terms": [{"pair": 10**9}]}, "no embedding in clip"),
-        ({"terms": [{"pair": -1}]}, "no embedding in clip"),
+        ({"terms": [{"pair": 10**9}]}, "no such pair"),
+        ({"terms": [{"pair": -1}]}, "no such pair"),
+        ({"terms": [{"text": "a\0b"}]}, "no text to look for"),
         ({"terms": [{"pair": flat}]}, "no embedding in clip"),
         ({"terms": [{"url": "https://nowhere.example/'"}]}, "no image of the run has this URL"),
         ({"terms": [{"text": "a"}], "with": "none"}, "no embedding of the run (there are: clip, look)"),
@@ -229,7 +237,61 @@ def test_without_a_model_of_texts_words_are_looked_for(without_model: Path) -> N
         assert {row["n"] for row in starts} <= {row["n"] for row in answer["rows"]}
         assert found(url, {"text": "' OR 1"})["total"] == 0
         assert "that is not minus" in refused(url, {"terms": [{"text": "blue", "minus": True}]})
+        many = " ".join(map(str, range(WORDS_AT_MOST + 1)))
+        assert f"{WORDS_AT_MOST} at most" in refused(url, {"terms": [{"text": many}]})
+        assert found(url, {"text": many.rpartition(" ")[0]})["by"] == "words"
         assert "look embeds no text" in refused(url, {"terms": [{"text": "red"}, {"pair": 0}]})
+
+
+@pytest.mark.parametrize(
+    ("word", "caption", "holds"),
+    [
+        ("ring", "two Rings, red", True),
+        ("ring", "a string", False),
+        ("ΟΔΟΣ", "ΟΔΟΣ", True),
+        ("ल", "किला", False),  # behind a sign for a vowel, within a word
+        ("किल", "यह किला", True),
+        ("แดง", "แหวนสีแดง", True),
+        ("輪", "赤い輪", True),
+    ],
+)
+def test_words_begin_where_those_of_captions_do(word: str, caption: str, holds: bool) -> None:  # noqa: FBT001
+    found = duckdb.execute(f"SELECT {has_word(word)} FROM (SELECT ? AS caption)", [caption]).fetchall()
+    assert found == [(holds,)]
+
+
+def without_files(run: Path, copy: Path, name: str) -> Path:
+    """A copy of a run where an embedding has files of other side-cars alone."""
+    shutil.copytree(run, copy)
+    manifest = copy / "scores" / name / "manifest.json"
+    facts = json.loads(manifest.read_bytes())
+    facts["shards"] = {key: value[:1] for key, value in facts["shards"].items() if key != "nulls"} | {
+        "nulls": {key: value[:1] for key, value in facts["shards"]["nulls"].items()},
+        "of": ["0" * 64],
+    }
+    del facts["seal"]
+    storage.write_sealed(str(manifest), facts)
+    return copy
+
+
+def test_an_embedding_that_no_image_has_finds_nothing_and_is_read(run: Path, tmp_path: Path) -> None:
+    with serving(str(without_files(run, tmp_path / "run", "clip"))) as url:
+        assert found(url, {"text": "a red ring"}, name="clip")["rows"] == []
+        assert found(url, {"pair": 0}, name="look")["rows"]
+        assert ask(url, "/api/run")["search_read"] == 1
+
+
+def test_a_search_in_a_run_that_is_closed_is_one_line(run: Path) -> None:
+    with browse_pairs.opened(RunFolder.open(str(run))) as pairs, searching(pairs) as search:
+        pass
+    with pytest.raises(AltalignError, match="closed while it was searched"):
+        search.nearest("true", {"terms": [{"pair": 0}]})
+
+
+def test_an_answer_outlives_its_place_among_the_last_ones(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(browse_search, "SEARCHES_KEPT", 0)
+    with browse_pairs.opened(RunFolder.open(str(run))) as pairs, searching(pairs) as search:
+        assert len(search.nearest("true", {"terms": [{"text": "a red ring"}]}, 3).numbers) == 3
 
 
 def test_a_model_that_has_changed_is_refused(run: Path, tmp_path: Path) -> None:
@@ -277,6 +339,7 @@ def test_python_gets_a_table_with_pictures(run: Path, embeddings: dict[str, dict
     made = altalign.open(run)
     table = made.search("a red ring", k=7)
     assert table.column_names[0] == "cosine"
+    assert "cosine_" in table.column_names  # the score
     cosines = table["cosine"].to_pylist()
     assert cosines == sorted(cosines, reverse=True)
     assert len(table) == 7
@@ -302,10 +365,22 @@ def test_python_takes_paths_bytes_pillow_and_urls(run: Path, tmp_path: Path) -> 
     (tmp_path / "a.jpg").write_bytes(data)
     with Image.open(io.BytesIO(data)) as image:
         pixels = image.convert("RGB")
-    for given in (str(tmp_path / "a.jpg"), tmp_path / "a.jpg", data, pixels, row["image_url"][0].as_py()):
+    printed, url = pixels.convert("CMYK"), row["image_url"][0].as_py()
+    for given in (str(tmp_path / "a.jpg"), tmp_path / "a.jpg", data, pixels, printed, url):
         table = made.search(image=given, k=3, embedding="look")
         assert table["cosine"][0].as_py() == pytest.approx(1, abs=2e-3)
-    for wrong, words in (("nowhere.jpg", "no such file"), (3, "image: int")):
+    turned = Image.Exif()
+    turned[0x0112] = 6
+    pixels.save(tmp_path / "turned.png", exif=turned)
+    with Image.open(tmp_path / "turned.png") as image:
+        tables = [made.search(image=given, k=9, embedding="look") for given in (image, tmp_path / "turned.png")]
+    assert tables[0].equals(tables[1])
+    for wrong, words in (
+        ("nowhere.jpg", "no such file"),
+        (3, "image: int"),
+        ("HTTPS://nowhere.example/a.jpg", "no image of the run"),
+        ("ftp://nowhere.example/a.jpg", "no kind of storage"),
+    ):
         with pytest.raises(UsageError, match=words):
             made.search(image=wrong)
     for wrong, words in (
@@ -313,6 +388,9 @@ def test_python_takes_paths_bytes_pillow_and_urls(run: Path, tmp_path: Path) -> 
         ({"text": "a", "k": 0}, "k = 0"),
         ({"text": "a", "where": "nothing > 3"}, "no column 'nothing'"),
         ({"text": "a", "where": "version()"}, "not understood"),
+        ({"text": "a", "where": "file = 'a.tar'"}, "no column 'file'"),  # of the table, another one
+        ({"text": "\udcff"}, "no text to look for"),
+        ({"key": "\udcff"}, "no text to look for"),
         ({"key": "f" * 32}, "no such pair"),
     ):
         with pytest.raises(UsageError, match=words):
@@ -325,6 +403,7 @@ def test_a_notebook_shows_the_pictures_of_a_search_and_no_others(run: Path) -> N
     formatter = shell.display_formatter.formatters["text/html"]
     assert formatter(table).count("<figure") == 3
     assert formatter(table.replace_schema_metadata(None)) is None
+    assert formatter(table.select(["cosine", "key"])) is None
 
 
 @pytest.mark.everyday
