@@ -355,7 +355,7 @@ def opened(run: RunFolder) -> Iterator[Pairs]:
 
     Raises UsageError: the run is not finished; UnreadableError: a file of it is damaged.
     """
-    run.check_finished("it cannot be browsed yet")
+    run.check_finished("it cannot be browsed or searched yet")
     with ExitStack() as stack:
         pairs = Pairs(run, stack.enter_context(run_rows.database(memory=MEMORY, is_on_disk=True)))
         thread = threading.Thread(target=pairs.fill, name="pairs", daemon=True)

@@ -148,7 +148,10 @@ class Embeddings:
         """The model. Raises UsageError: it is not there, or not the one that made the embeddings."""
         with self._lock:
             if self._encoder is None:
-                model = encoder(self.model, f"{self._score.folder}: model")
+                try:
+                    model = encoder(self.model, f"{self._score.folder}: model")
+                except UsageError as error:
+                    raise UsageError(f"{error}; relative paths are of the working directory") from None
                 if model.digest != self._score.facts["rests_on"]["model"]:
                     raise UsageError(
                         f"{self.model or model.name}: not as it was when {self._score.folder} was measured; measure it "

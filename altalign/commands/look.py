@@ -103,7 +103,7 @@ def search(argv: Sequence[str]) -> int:
         found, out = Asking(RunFolder.open(folder)).search(**arguments, with_pictures=False), terminal.stdout()
     for row in found.to_pylist():
         value, *_ = row.values()
-        out.print(f"{value:6.3f}  {row['key'] or 'no key':32}  {row['reason']}", highlight=False, soft_wrap=True)
+        out.print(f"{value:6.3f}  {row['key']}  {row['reason']}", highlight=False, soft_wrap=True)
         out.print(f"        {shown(row['caption'] or '')}", highlight=False, overflow="ellipsis", no_wrap=True)
     if not len(found):
         out.print("no pair is like that", highlight=False)

@@ -366,7 +366,7 @@ def test_a_run_that_cannot_be_browsed_is_one_line(
     here = Path(shutil.copytree(run, tmp_path / "run"))
     (here / "manifest.json").unlink()
     assert main(["browse", str(here), "--no-open"]) == 2
-    assert "not finished, so it cannot be browsed yet" in capsys.readouterr().err
+    assert "not finished, so it cannot be browsed or searched yet" in capsys.readouterr().err
 
 
 def test_a_damaged_file_is_named(run: Path, tmp_path: Path) -> None:

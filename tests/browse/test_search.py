@@ -309,6 +309,17 @@ def test_a_model_that_has_changed_is_refused(run: Path, tmp_path: Path) -> None:
         assert found(url, {"pair": 0}, name="look")["by"] == "look"
 
 
+def test_a_model_that_is_not_where_it_was_is_named(run: Path, tmp_path: Path) -> None:
+    shutil.copytree(run, tmp_path / "run")
+    manifest = tmp_path / "run" / "scores" / "clip" / "manifest.json"
+    facts = json.loads(manifest.read_bytes())
+    facts["settings"]["model"] = "onnx:elsewhere"
+    del facts["seal"]
+    storage.write_sealed(str(manifest), facts)
+    with pytest.raises(UsageError, match=r"elsewhere/image.onnx is not there;.*of the working directory"):
+        altalign.open(tmp_path / "run").search("a red ring")
+
+
 def test_a_damaged_score_is_named_and_the_pairs_are_there(run: Path, tmp_path: Path) -> None:
     copy = tmp_path / "run"
     shutil.copytree(run, copy)

@@ -74,6 +74,15 @@ def test_embeddings_are_those_of_the_model_at_length_1_in_float16(in_folder: Pat
         assert all(np.float16(number) == number for number in found[row].as_py())
 
 
+def test_a_model_without_its_text_tower_is_no_image_tower(in_folder: Path) -> None:
+    score_models.write(in_folder / "clip")
+    (in_folder / "clip" / "text.onnx").unlink()
+    with pytest.raises(UsageError, match=r"clip/text.onnx is not there"):
+        scorers({"name": "look", "kind": "embedding", "model": "onnx:clip"})
+    (scorer,) = scorers({"name": "look", "kind": "embedding", "model": "onnx:clip/image.onnx"})
+    assert scorer.rests_on["texts"] is False
+
+
 def test_without_a_model_embeddings_are_the_lowest_frequencies_weighted_by_frequency() -> None:
     (scorer,) = scorers({"name": "look", "kind": "embedding"})
     picture = np.random.default_rng(5).integers(0, 256, (32, 32), np.uint8)
