@@ -45,6 +45,9 @@ class Run:
         self._run, self.folder = run, run.folder
         self._asking: Asking | None = None
 
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_asking": None}  # a search has a database and threads, which workers do not take
+
     @classmethod
     def open(cls, folder: str) -> "Run":
         """Opens a run folder.

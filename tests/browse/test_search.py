@@ -2,6 +2,7 @@
 
 import io
 import json
+import pickle
 import shutil
 import urllib.error
 import urllib.request
@@ -406,6 +407,12 @@ def test_python_takes_paths_bytes_pillow_and_urls(run: Path, tmp_path: Path) -> 
     ):
         with pytest.raises(UsageError, match=words):
             made.search(**wrong)
+
+
+def test_a_run_that_was_searched_still_goes_to_workers(run: Path) -> None:
+    made = altalign.open(run)
+    made.search("a red ring", k=1)
+    assert pickle.loads(pickle.dumps(made)).search("a red ring", k=1)["key"] == made.search("a red ring", k=1)["key"]
 
 
 def test_a_notebook_shows_the_pictures_of_a_search_and_no_others(run: Path) -> None:
