@@ -380,6 +380,20 @@ def test_a_search_shows_the_nearest_pairs_in_the_servers_order(served: Served) -
         expect(tab.page.get_by_label("Sort")).to_be_enabled()
 
 
+def test_text_pasted_into_a_field_with_a_picture_of_it_is_text(served: Served) -> None:
+    with served.opened() as tab:
+        is_taken = tab.page.evaluate(
+            """() => ["#search", "#grid"].map((to) => {
+              const clipboardData = new DataTransfer();
+              clipboardData.items.add(new File(["x"], "cells.png", {type: "image/png"}));
+              clipboardData.setData("text/plain", "red ring");
+              const event = new ClipboardEvent("paste", {bubbles: true, cancelable: true, clipboardData});
+              return !document.querySelector(to).dispatchEvent(event);
+            })"""
+        )
+        assert is_taken == [False, True]
+
+
 @pytest.mark.parametrize("way", ["drop", "paste", "choose"])
 def test_a_picture_from_outside_finds_those_like_it(served: Served, picture: bytes, way: str) -> None:
     given = {"picture": served.ask("/api/picture", picture)["picture"]}

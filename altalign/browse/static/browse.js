@@ -503,8 +503,9 @@
       if (hasFiles(event)) event.preventDefault(), searchFile(event.dataTransfer.files[0]);
     });
     addEventListener("paste", (event) => {
-      const [file] = event.clipboardData.files;
-      if (file) event.preventDefault(), searchFile(file);
+      const { files: [file], types } = event.clipboardData;
+      const isText = event.target.matches?.("input") && types.includes("text/plain"); // office programs give a picture of it, too
+      if (file && !isText) event.preventDefault(), searchFile(file);
     });
     byId("picture-file").addEventListener("change", ({ target }) => {
       searchFile(target.files[0]);
