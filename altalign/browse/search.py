@@ -34,6 +34,7 @@ WORDS_AT_MOST = 200
 PICTURES_KEPT, SEARCHES_KEPT = 16, 8
 WORDS = "words"  # what has ranked, where no embedding has
 _KINDS = {"text": str, "url": str, "picture": str, "pair": int}
+_PUNCTUATION = ".,;:!?\"'()[]…“”„‘’«»¡¿、。，！？"  # around words, not of them
 # Thai, Lao, Burmese, Khmer, CJK and what follows it
 _WITHOUT_SPACES = re.compile("[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u2e80-\U0010ffff]")
 
@@ -257,7 +258,8 @@ class Search:
         """Captions that have most of the words, then the shorter ones; none that has a word of a `minus`."""
 
         def holds(*, is_minus: bool) -> list[str]:
-            words = (word for term in terms if term.is_minus is is_minus for word in term.value.split())
+            every = (word for term in terms if term.is_minus is is_minus for word in term.value.split())
+            words = (word.strip(_PUNCTUATION) or word for word in every)
             return [has_word(word) for word in {word.lower(): word for word in words}.values()]
 
         has, without = holds(is_minus=False), holds(is_minus=True)

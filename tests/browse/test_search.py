@@ -228,7 +228,7 @@ def test_without_a_model_of_texts_words_are_looked_for(without_model: Path) -> N
 
     words = ["red", "hous"]
     with serving(str(without_model)) as url:
-        answer = found(url, {"text": "RED hous"}, {"text": "blue", "minus": True}, count=200)
+        answer = found(url, {"text": "RED, “hous”."}, {"text": "blue", "minus": True}, count=200)
         assert answer["by"] == "words"
         assert {row["cosine"] for row in answer["rows"]} == {0.5, 1}
         assert all(share(row) == row["cosine"] for row in answer["rows"])
