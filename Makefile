@@ -96,6 +96,7 @@ curate: $(VENV)/.curate $(SERVER_$(RUNNER)) $(if $(filter configs/demo.toml,$(CO
 browse: RUN ?= runs/demo
 browse: $(VENV)/.curate
 	@test $(RUN) != runs/demo || test -f runs/demo/manifest.json || $(MAKE) --no-print-directory curate CONFIG=configs/demo.toml RUNNER= FLAGS=
+	@test $(RUN) != runs/demo || $(ALTALIGN) score runs/demo --with examples/scores.toml
 	$(ALTALIGN) browse $(RUN) $(FLAGS)
 
 # Training takes what curation leaves on disk; the demo's shards are made where they are not there.
