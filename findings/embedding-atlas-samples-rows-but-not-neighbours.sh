@@ -33,7 +33,7 @@ def neighbours(*options):
 
 expected = {name: names[(number + 1) % 8] for number, name in enumerate(names)}
 assert neighbours() == expected
-for options in (("--sample", "4"), ("--query", "SELECT * FROM data WHERE x >= 4")):
+for options in (("--sample", "4"), ("--query", "SELECT * FROM data WHERE x >= 2")):
     found = neighbours(*options)
     print(*options, found)
     assert any(near != expected[name] and near != "none" for name, near in found.items()), "neighbours are right now"
