@@ -16,6 +16,7 @@ from altalign import storage
 from altalign.audit import rows as run_rows
 from altalign.audit.run_folder import RunFolder
 from altalign.browse.pairs import renamed
+from altalign.browse.vectors import Floats
 from altalign.data import scores
 from altalign.data.columns import TYPES, check_measured, joined
 from altalign.data.schema import SAMPLE
@@ -26,8 +27,7 @@ from altalign.machine.cores import cores
 from altalign.storage import parquet
 
 AT_MOST = 200_000  # pairs on a map, where no other number is asked for: the exact search takes the square of it
-# of Embedding Atlas, and the columns that they name
-OPTIONS = {"x": "x", "y": "y", "neighbors": "neighbors", "text": "caption", "image": "image"}
+OPTIONS = {"x": "x", "y": "y", "neighbors": "neighbors", "text": "caption", "image": "image"}  # of Embedding Atlas
 SEED = 0  # of the sample, and of UMAP, which then uses one thread
 PRODUCT_BYTES = 1 << 28  # of the cosines of a block of rows
 _LEAST = 4  # UMAP places no fewer
@@ -35,12 +35,10 @@ _GROUPED = 64  # cosines of which the largest is looked at first: a search of al
 
 _COLUMNS = ("key", "caption", "image_url", "page_url", "source", "width", "height", "words")
 _PLACE = ("tar_offset", "tar_bytes")  # of an image
-# Embedding Atlas takes neighbours as numbers of rows of the file.
-_NEAR = pa.struct([("ids", pa.list_(pa.int32())), ("distances", pa.list_(pa.float32()))])
+_NEAR = pa.struct([("ids", pa.list_(pa.int32())), ("distances", pa.list_(pa.float32()))])  # ids: numbers of rows
 _OF_MAP = {"x": pa.float32(), "y": pa.float32(), "neighbors": _NEAR, "image": pa.binary()}
 _OF_ATLAS = ("file_name", "__row_index__", "pagerank")  # it adds these, and DuckDB ignores case
 
-_Vectors = npt.NDArray[np.float32]
 _Numbers = npt.NDArray[np.int64]
 
 
@@ -72,7 +70,7 @@ def write(run_folder: str, name: str, path: str, *, neighbours: int = 15, sample
     of_column = {column: each for each in others for column, kind in each.columns.items() if kind in TYPES}
     kept = score.sums()[0]
     chosen = np.sort(np.random.default_rng(SEED).choice(kept, min(kept, sample), replace=False))
-    parts = dict(_parts(run, list(sidecars), {**of_column, score.name: score}, chosen))
+    parts = dict(_parts(run, {**of_column, score.name: score}, chosen))
     if (count := sum(map(len, parts.values()))) < _LEAST:
         raise UsageError(f"{score.folder}: {count} vectors, and a map takes {_LEAST} or more")
     column: Any = pa.concat_tables(parts.values())[score.name].combine_chunks()  # lists of one length
@@ -93,11 +91,8 @@ def write(run_folder: str, name: str, path: str, *, neighbours: int = 15, sample
     return count, kept
 
 
-def nearest(vectors: _Vectors, count: int) -> tuple[_Numbers, _Vectors]:
-    """The `count` rows nearest to each of n by cosine, itself first, and 1 less the cosine: int64, float32[n, count].
-
-    Vectors are of length 1.
-    """
+def nearest(vectors: Floats, count: int) -> tuple[_Numbers, Floats]:
+    """Of n vectors of length 1, the `count` nearest to each, itself first, and 1 less their cosines: [n, count]."""
     number, groups = len(vectors), -(-len(vectors) // _GROUPED)
     block = min(number, max(1, PRODUCT_BYTES // (4 * number)))
     cosines = np.full((block, _GROUPED * groups), -np.inf, np.float32)
@@ -108,22 +103,20 @@ def nearest(vectors: _Vectors, count: int) -> tuple[_Numbers, _Vectors]:
         np.matmul(vectors[part], vectors.T, out=some[:, :number])
         some[rows, begin + rows] = np.inf  # itself
         # the nearest are in the groups whose largest are the largest
-        largest = some.reshape(-1, _GROUPED, groups).max(axis=1)
-        of_groups = _most(largest, min(count, groups))[:, None] + np.arange(_GROUPED)[:, None] * groups
-        candidates = np.sort(of_groups.reshape(len(rows), -1), axis=1)
-        near = np.take_along_axis(candidates, _most(np.take_along_axis(some, candidates, axis=1), count), axis=1)
-        order = np.argsort(-np.take_along_axis(some, near, axis=1), axis=1, kind="stable")
-        ids[part] = np.take_along_axis(near, order, axis=1)
+        of_groups = _most(some.reshape(-1, _GROUPED, groups).max(axis=1), min(count, groups))[:, None]
+        near = (of_groups + np.arange(_GROUPED)[:, None] * groups).reshape(len(rows), -1)
+        near = np.sort(np.take_along_axis(near, _most(np.take_along_axis(some, near, 1), count), 1), axis=1)
+        ids[part] = np.take_along_axis(near, np.argsort(-np.take_along_axis(some, near, 1), 1, "stable"), 1)
         found[part] = np.take_along_axis(some, ids[part], axis=1)
     return ids, 1 - found.clip(-1, 1)
 
 
-def _most(values: _Vectors, count: int) -> _Numbers:
+def _most(values: Floats, count: int) -> _Numbers:
     """The numbers of the `count` largest values of each row, in no order."""
     return np.argpartition(values, -count, axis=1)[:, -count:]
 
 
-def _places(vectors: _Vectors, ids: _Numbers, distances: _Vectors) -> _Vectors:
+def _places(vectors: Floats, ids: _Numbers, distances: Floats) -> Floats:
     """Where UMAP puts each vector: float32[n, 2]."""
     with warnings.catch_warnings():
         # of TensorFlow, for another part of it, and of a search for new vectors, which is not asked for
@@ -135,20 +128,16 @@ def _places(vectors: _Vectors, ids: _Numbers, distances: _Vectors) -> _Vectors:
 
 def _score(run_folder: str, name: str) -> Score:
     found = {each.name: each for each in scores.all_of(run_folder) if each.facts["kind"] == "embedding"}
-    if not name and len(found) == 1:
-        return next(iter(found.values()))
-    if name not in found:
+    if name not in found and (name or len(found) != 1):
         there = f"there are {', '.join(found)}; name one by --with" if found else "`altalign score` makes one"
         raise UsageError(f"{run_folder}: {f'no embedding {name}' if name else 'embeddings to map by'}: {there}")
-    return found[name]
+    return found[name or next(iter(found))]
 
 
-def _parts(
-    run: RunFolder, shards: list[str], of_column: Mapping[str, Score], chosen: _Numbers
-) -> Iterator[tuple[str, pa.Table]]:
+def _parts(run: RunFolder, of_column: Mapping[str, Score], chosen: _Numbers) -> Iterator[tuple[str, pa.Table]]:
     """By shards, the samples of these numbers that have a vector, which is the last of these columns of scores."""
     begin, names = 0, list(of_column)
-    for shard in shards:
+    for shard in scores.sidecars(run.json("manifest.json")):
         rows = pa.concat_tables(run_rows.row_groups(run.path("shards", f"{shard}.parquet"), [*_COLUMNS, *_PLACE]))
         first, last = np.searchsorted(chosen, (begin, begin + len(rows)))
         some = joined(rows, shard, names, of_column).take(chosen[first:last] - begin)
