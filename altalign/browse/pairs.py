@@ -94,7 +94,7 @@ class Pairs:
             "host": "VARCHAR",
         }
         own |= {name: _NAMES[_TYPES[name]] for name in (*_OF_BOTH, *_OF_KEPT, *_OF_DROPPED)}
-        self.named = _renamed([*self._kept_columns, *self.columns.scores], {*own, *SIZES})
+        self.named = renamed([*self._kept_columns, *self.columns.scores], {*own, *SIZES})
         is_text = {column: pa.types.is_string(self.columns.types[name]) for name, column in self.named.items()}
         self.facets = Facets({name: "values" if text else "range" for name, text in is_text.items()})
         self.files = list(_files(run, list(self.digests)))
@@ -389,7 +389,7 @@ def _joined(tables: Iterator[pa.Table], at_least: int) -> Iterator[pa.Table]:
         yield pa.concat_tables(held)
 
 
-def _renamed(names: Sequence[str], taken: set[str]) -> dict[str, str]:
+def renamed(names: Sequence[str], taken: set[str]) -> dict[str, str]:
     """Columns by names, `_` behind one that is taken: a score may be called `similarity`; DuckDB ignores case."""
     found = dict[str, str]()
     for name in names:
