@@ -94,8 +94,8 @@ def test_a_block_of_the_guide_runs_and_prints_what_it_says(finished: Path, block
 @pytest.mark.skipif(not LIGHTLY_STUDIO.is_dir(), reason=f"no LightlyStudio in {LIGHTLY_STUDIO}: make test-readers")
 def test_lightly_studio_has_what_the_run_kept_and_pictures_of_what_it_dropped(checkout: Path, tmp_path: Path) -> None:
     folder = made_once.linked(checkout, tmp_path / "checkout")
-    (block,) = (each for each in blocks(ROOT / "docs" / "guides" / "browse.md") if each.note == NOTE)
-    done = run(block.text + SOME_SAMPLES, [], folder, PYTHONPATH=str(LIGHTLY_STUDIO), HOME=str(tmp_path))
+    program = (ROOT / "examples" / "lightly_studio.py").read_text(encoding="utf-8")
+    done = run(program + SOME_SAMPLES, [], folder, PYTHONPATH=str(LIGHTLY_STUDIO), HOME=str(tmp_path))
     assert done.returncode == 0, done.stderr
     demo = folder / "runs" / "demo"
     kept = [row for path in (demo / "shards").glob("*.parquet") for row in pq.read_table(path).to_pylist()]
