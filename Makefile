@@ -39,7 +39,7 @@ help:
 	@echo "make test-power-cuts    runs whose power is cut at 300 points, as simulated, and continued (12 minutes)"
 	@echo "make test-engines       Spark and Flink inside one process: the same bytes, errors, signals (9 minutes on 2 cores; Java and Maven)"
 	@echo "make test-clusters      clusters of Spark and Flink on this machine, their processes killed (12 minutes on 2 cores); test-clusters-all: in every step (19)"
-	@echo "make test-readers       output of img2dataset, shards opened by webdataset, datasets, open_clip and mlcroissant, models of open_clip and timm, jobs for Dataflow (5.5 GB of torch)"
+	@echo "make test-readers       output of img2dataset, shards opened by webdataset, datasets, open_clip and mlcroissant, runs by Embedding Atlas and LightlyStudio, models of open_clip and timm, jobs for Dataflow (5.5 GB of torch)"
 	@echo "make lint               style and types"
 	@echo "make check              the same, and the fast tests (2 minutes)"
 	@echo "make docs               tables of the reference, from the code"
@@ -96,6 +96,7 @@ curate: $(VENV)/.curate $(SERVER_$(RUNNER)) $(if $(filter configs/demo.toml,$(CO
 browse: RUN ?= runs/demo
 browse: $(VENV)/.curate
 	@test $(RUN) != runs/demo || test -f runs/demo/manifest.json || $(MAKE) --no-print-directory curate CONFIG=configs/demo.toml RUNNER= FLAGS=
+	@test $(RUN) != runs/demo || $(ALTALIGN) score runs/demo --with examples/scores.toml
 	$(ALTALIGN) browse $(RUN) $(FLAGS)
 
 # Training takes what curation leaves on disk; the demo's shards are made where they are not there.
@@ -154,15 +155,17 @@ test-clusters-all: $(VENV)/.dev
 	ALTALIGN_KILLS_IN=all $(VENV)/bin/python -m pytest tests/end_to_end/test_clusters.py $(FLAGS)
 
 # Shards in other people's readers, embedders of other people's models, jobs for Dataflow: an environment of its own, for it brings torch.
-$(READERS)/.made: $(UV) pyproject.toml uv.lock tools/webdataset.txt tools/clip-benchmark.txt tools/loaders.txt
+$(READERS)/.made: $(UV) pyproject.toml uv.lock tools/webdataset.txt tools/clip-benchmark.txt tools/loaders.txt tools/embedding-atlas.txt tools/lightly-studio.txt
 	@UV_PROJECT_ENVIRONMENT=$(READERS) $(UV) sync --locked --quiet --python $(shell command -v $(PYTHON)) --compile-bytecode --group readers
 	@$(UV) pip install --quiet --python $(READERS)/bin/python --no-deps --require-hashes --target $(CACHE)/webdataset-of-open-clip -r tools/webdataset.txt
 	@$(UV) pip install --quiet --python $(READERS)/bin/python --no-deps --require-hashes --target $(CACHE)/clip-benchmark -r tools/clip-benchmark.txt
 	@$(UV) pip install --quiet --python $(READERS)/bin/python --no-deps --require-hashes --target $(CACHE)/loaders -r tools/loaders.txt
+	@$(UV) pip install --quiet --python $(READERS)/bin/python --no-deps --require-hashes --target $(CACHE)/embedding-atlas -r tools/embedding-atlas.txt
+	@$(UV) pip install --quiet --python $(READERS)/bin/python --no-deps --require-hashes --target $(CACHE)/lightly-studio -r tools/lightly-studio.txt
 	@touch $@
 
 test-readers: $(READERS)/.made $(BENCH)/.made
-	IMG2DATASET=$(abspath $(BENCH))/bin/img2dataset $(READERS)/bin/python -m pytest $(XDIST) tests/end_to_end/test_img2dataset.py tests/altalign/test_shards_in_other_readers.py tests/altalign/test_python.py::test_hugging_face_reads_the_samples_as_a_stream tests/docs/test_read_the_shards.py tests/pipelines/card/test_card_in_other_readers.py tests/pipelines/images/test_embedders_of_torch.py tests/pipelines/engine/test_dataflow.py tests/benchmarks/test_train_gpu.py tests/train/exchange tests/eval/test_metrics_of_other_libraries.py tests/test_supply_chain.py $(FLAGS)
+	IMG2DATASET=$(abspath $(BENCH))/bin/img2dataset $(READERS)/bin/python -m pytest $(XDIST) tests/end_to_end/test_img2dataset.py tests/altalign/test_shards_in_other_readers.py tests/altalign/test_python.py::test_hugging_face_reads_the_samples_as_a_stream tests/docs/test_read_the_shards.py tests/browse/test_atlas.py tests/browse/test_search.py tests/pipelines/card/test_card_in_other_readers.py tests/pipelines/images/test_embedders_of_torch.py tests/pipelines/engine/test_dataflow.py tests/benchmarks/test_train_gpu.py tests/train/exchange tests/eval/test_metrics_of_other_libraries.py tests/test_supply_chain.py $(FLAGS)
 
 lint: $(VENV)/.dev
 	$(VENV)/bin/ruff check .

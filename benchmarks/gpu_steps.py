@@ -26,11 +26,12 @@ FLOPS_OF = 16  # pairs whose arithmetic is counted
 PX, VIT_PX, EMBEDDINGS = 289, 224, 640
 TIMES_AT_LEAST = {"open_clip": 1.2, "AlignModel": 1.5}
 GOALS = {"b3-mini": 2_500, "b5-base": 1_100, "b7-base": 650, "l2-large": 150, "vit_b16-base": 2_000}  # pairs/s, a H200
+COMPILED = ", compiled,"
 WHOLE_AT_MOST = 1.35  # times the seconds of one pass
 PACKAGES = ("numpy", "open_clip_torch", "safetensors", "timm", "tokenizers", "torch", "transformers")
 
 Figures = dict[str, Any]
-Measurement = tuple[str, Callable[[], list[Figures]]]
+Measurement = tuple[int, str, Callable[[], list[Figures]]]  # its turn, its name, what measures it
 
 
 def measure_all(arguments: argparse.Namespace, *, is_full: bool) -> None:
@@ -45,34 +46,41 @@ def measure_all(arguments: argparse.Namespace, *, is_full: bool) -> None:
     }
     batches = {name: arguments.batches or BATCHES[name] for name in models}
     facts = {"device": device.model, "batches": batches, "global_batch": arguments.whole, "not_measured": {}}
-    facts["flops"] = {name: _flops(sizes, device) for name, sizes in models.items()}
+    facts["flops"] = flops_of = dict[str, float]()
     is_full = is_full and device.is_gpu
     results: dict[str, list[Figures]] = {}
     until = time.monotonic() + arguments.seconds
-    for model, sizes in models.items():
-        for title, measurement in measurements(sizes, batches[model], device, arguments):
-            try:
-                steps = measurement() if time.monotonic() < until else "the time was up"
-            except Exception as error:  # a contestant that fails does not keep the others from being measured
-                is_memory = isinstance(error, torch.OutOfMemoryError)
-                steps = "out of memory" if is_memory else f"{type(error).__name__}: {error}"[:300]
-            if isinstance(steps, str):
-                facts["not_measured"][title] = steps
-                print(f"{title}: not measured, {steps}", flush=True)
-                continue
-            if "altalign" in title and device.peak_flops:
-                of_the_peak = facts["flops"][model] / device.peak_flops
-                steps = [{**step, "utilisation": step["samples_per_s"] * of_the_peak} for step in steps]
-            results[title] = steps
-            print(f"{title}: {rate(steps):.4g} samples a second, {steps[-1]}", flush=True)
-            _write(results, [], arguments.out, is_full=is_full, facts=facts)
+    every = [
+        (turn, model, title, measurement)
+        for model, sizes in models.items()
+        for turn, title, measurement in measurements(sizes, batches[model], device, arguments)
+    ]
+    for _, model, title, measurement in sorted(every, key=lambda one: one[0]):
+        is_in_time = time.monotonic() < until
+        try:
+            if is_in_time and model not in flops_of:
+                flops_of[model] = _flops(models[model], device)
+            steps = measurement() if is_in_time else "the time was up"
+        except Exception as error:  # a contestant that fails does not keep the others from being measured
+            is_memory = isinstance(error, torch.OutOfMemoryError)
+            steps = "out of memory" if is_memory else f"{type(error).__name__}: {error}"[:300]
+        if isinstance(steps, str):
+            facts["not_measured"][title] = steps
+            print(f"{title}: not measured, {steps}", flush=True)
+            continue
+        if "altalign" in title and device.peak_flops:
+            of_the_peak = flops_of[model] / device.peak_flops
+            steps = [{**step, "utilisation": step["samples_per_s"] * of_the_peak} for step in steps]
+        results[title] = steps
+        print(f"{title}: {rate(steps):.4g} samples a second, {steps[-1]}", flush=True)
+        _write(results, [], arguments.out, is_full=is_full, facts=facts)
     _write(results, targets(results, batches, device.model), arguments.out, is_full=is_full, facts=facts)
 
 
 def measurements(
     sizes: Sizes, batches: Sequence[int], device: "Device", arguments: argparse.Namespace
 ) -> Iterator[Measurement]:
-    """Name and measurement of each contestant and size of batch, in order."""
+    """Turn, name and measurement of each contestant and size of batch; turn 0 has the fastest way and the peers'."""
     model, parts, (small, middle, large) = sizes.model, arguments.parts, batches
     peers = [peer for peer in PEERS if not absent([peer] if peer == "open_clip" else [])]
     peers = [peer for peer in peers if not (peer == "AlignModel" and sizes.is_vit)]
@@ -81,26 +89,34 @@ def measurements(
         contestant = partial(made, sizes, Way(device.name, "bfloat16", **way), batch)
         return partial(measured, device, contestant, batch, steps, 1 if steps < WARM_UP else WARM_UP)
 
-    for batch in (small, middle, large):  # of one size in a row: convolutions are searched for once
-        if "sizes" in parts:
-            yield f"{model} altalign {batch}", one(ours, batch)
+    for place, batch in enumerate((middle, small, large)):  # of one size in a row: convolutions are searched for once
+        is_first, is_small = place == 0, place == 1
         if "graphs" in parts:
-            yield f"{model} altalign, CUDA graphs, {batch}", one(ours, batch, graphs=True)
+            turn = 0 if is_first and not sizes.is_vit else 2
+            yield turn, f"{model} altalign, CUDA graphs, {batch}", one(ours, batch, graphs=True)
+        if "compiled" in parts and not is_small:
+            turn = 0 if is_first and sizes.is_vit else 3
+            yield turn, f"{model} altalign, compiled, {batch}", one(ours, batch, compiled=True)
+        if "sizes" in parts:
+            yield 1 if is_first else 2, f"{model} altalign {batch}", one(ours, batch)
     if "sizes" in parts and not sizes.is_vit:
-        yield f"{model} altalign, batch norm over the batch, {middle}", one(partial(ours, batch_norm="local"), middle)
-    if "compiled" in parts:
-        for batch in (middle, large):
-            yield f"{model} altalign, compiled, {batch}", one(ours, batch, compiled=True)
+        yield (
+            3,
+            f"{model} altalign, batch norm over the batch, {middle}",
+            one(partial(ours, batch_norm="local"), middle),
+        )
     for peer in peers if "peers" in parts else ():
-        yield f"{model} {peer} {middle}", one(PEERS[peer], middle)
-        yield f"{model} {peer}, channels last, {middle}", one(PEERS[peer], middle, channels_last=True)
+        yield 0, f"{model} {peer}, channels last, {middle}", one(PEERS[peer], middle, channels_last=True)
+        if "compiled" in parts and sizes.is_vit:  # of an EfficientNet that takes many minutes
+            yield 0, f"{model} {peer}, compiled, {middle}", one(PEERS[peer], middle, channels_last=True, compiled=True)
+        yield 1, f"{model} {peer} {middle}", one(PEERS[peer], middle)
     if "global" in parts:
         whole = arguments.whole - arguments.whole % middle
         chunked = partial(ours, chunk=middle)
-        yield f"{model} altalign, global batch {whole:,}", one(chunked, whole, steps=1, graphs="graphs" in parts)
+        yield 3, f"{model} altalign, global batch {whole:,}", one(chunked, whole, steps=1, graphs="graphs" in parts)
         if "open_clip" in peers:
             accumulated = partial(open_clip, accumulate=whole // middle)
-            yield f"{model} open_clip, global batch {whole:,}", one(accumulated, whole, steps=1, channels_last=True)
+            yield 3, f"{model} open_clip, global batch {whole:,}", one(accumulated, whole, steps=1, channels_last=True)
 
 
 def targets(
@@ -120,12 +136,14 @@ def targets(
             what = f"{model}, seconds of a global batch in two passes, times one"
             aims.append(target(what, beside / whole[0], at_most=WHOLE_AT_MOST))
         for peer, least in TIMES_AT_LEAST.items():
-            theirs = [rates.get(f"{model} {peer}{way} {middle}") for way in ("", ", channels last,")]
-            for way in ("", ", CUDA graphs,"):
+            theirs = {way: rates.get(f"{model} {peer}{way} {middle}", 0) for way in ("", ", channels last,", COMPILED)}
+            compiled = theirs.pop(COMPILED)
+            for way in ("", ", CUDA graphs,", COMPILED):
                 mine = own.get(f"{model} altalign{way} {middle}")
-                if mine and all(theirs):
+                beside = compiled if way == COMPILED else max(theirs.values())
+                if mine and beside:
                     what = f"{model}{way or ','} times the samples a second of {peer}"
-                    aims.append(target(what, mine / max(filter(None, theirs)), at_least=least))
+                    aims.append(target(what, mine / beside, at_least=least))
     return aims
 
 
@@ -191,7 +209,7 @@ def rate(steps: Sequence[Figures]) -> float:
 def _flops(sizes: Sizes, device: Device) -> float:
     """Convolutions and products of matrices of a pair's forward and backward through the towers, as torch counts."""
     contestant = ours(sizes, Way(device.name, "bfloat16"), FLOPS_OF)
-    with flops.counter() as counted:
+    with torch.backends.cudnn.flags(benchmark=False), flops.counter() as counted:
         contestant.step()
     return counted.get_total_flops() / FLOPS_OF
 

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 import torch
+from timm.models.efficientnet import round_channels  # pyright: ignore[reportPrivateImportUsage]
 
 from altalign.train.data.batches import Batch
 from altalign.train.model.image_tower import FACTORS
@@ -27,7 +28,7 @@ from altalign.train.step.learner import Learner
 
 TEXT = {"mini": (4, 256, 4), "base": (12, 768, 12), "large": (24, 1024, 16)}  # layers, width, heads
 VITS = {"ti": "tiny", "s": "small", "b": "base", "l": "large"}  # as timm names what we call vit_b16
-FEATURES = {"b0": 320, "b3": 384, "b5": 512, "b7": 640}  # width of the image tower's
+LAST_CHANNELS = 320  # of EfficientNet-B0's blocks
 SHORTEST = 6  # word pieces of a caption
 RATE, DECAY = 1e-3, 1e-5  # of the peers' AdamW; ours is LAMB by its own schedule, which costs nothing
 
@@ -53,6 +54,11 @@ class Sizes:
         return self.architecture.startswith("vit_")
 
     @property
+    def features(self) -> int:
+        """Width of an EfficientNet's features."""
+        return round_channels(LAST_CHANNELS, FACTORS[self.architecture][0])
+
+    @property
     def text(self) -> tuple[int, int, int]:
         """BERT's layers, width and heads."""
         return TEXT[self.model.split("-")[1]]
@@ -64,7 +70,7 @@ class Way:
 
     device: str = "cpu"
     precision: Literal["float32", "bfloat16"] = "float32"
-    compiled: bool = False  # ours
+    compiled: bool = False  # ours block by block, the peers as a whole, as open_clip's trainer does it
     graphs: bool = False  # ours: passes of the image tower are recorded as CUDA graphs
     channels_last: bool = False  # the peers; ours always
 
@@ -103,7 +109,8 @@ def ours(sizes: Sizes, way: Way, batch: int, *, batch_norm: str = "ghost", chunk
         },
     }
     ranks = Ranks(0, 1, torch.device(way.device))
-    learner = Learner(TrainConfig.from_values(values, where="benchmark"), vocabulary=sizes.vocabulary, ranks=ranks)
+    with ranks.device:  # which draws first weights faster than a CPU
+        learner = Learner(TrainConfig.from_values(values, where="benchmark"), vocabulary=sizes.vocabulary, ranks=ranks)
     held, steps = batch_of(sizes, batch, way.device), itertools.count(1)
     held = replace(held, tokens=held.tokens.cpu(), mask=held.mask.cpu())  # as the loader gives them
     return Contestant(learner.model, lambda: learner.step(next(steps), held)["loss"])
@@ -116,7 +123,8 @@ def open_clip(sizes: Sizes, way: Way, batch: int, *, accumulate: int = 1) -> Con
     """
     from open_clip.loss import ClipLoss  # pyright: ignore[reportMissingImports]
 
-    model = _open_clip_model(sizes)
+    with torch.device(way.device):
+        model = _open_clip_model(sizes, way.device)
     forward, optimizer = _ready(model, way)
     criterion, (images, tokens, _) = ClipLoss(), peer_inputs(sizes, way, batch // accumulate)
 
@@ -156,7 +164,7 @@ def open_clip(sizes: Sizes, way: Way, batch: int, *, accumulate: int = 1) -> Con
     return Contestant(model, step)
 
 
-def _open_clip_model(sizes: Sizes) -> Any:
+def _open_clip_model(sizes: Sizes, device: str) -> Any:
     import open_clip as library  # pyright: ignore[reportMissingImports]
     from transformers import BertConfig
 
@@ -186,14 +194,14 @@ def _open_clip_model(sizes: Sizes) -> Any:
         }
         Path(folder, f"{name}.json").write_text(json.dumps(config), encoding="utf-8")
         library.add_model_config(Path(folder, f"{name}.json"))
-        return library.create_model(name, pretrained_text=False)
+        return library.create_model(name, device=device, pretrained_text=False)
 
 
 def align_model(sizes: Sizes, way: Way, batch: int) -> Contestant:
     """Hugging Face's AlignModel, and its loss."""
     from transformers import AlignConfig, AlignModel
 
-    (channels, blocks), features = FACTORS[sizes.architecture], FEATURES[sizes.architecture]
+    (channels, blocks), features = FACTORS[sizes.architecture], sizes.features
     pool = max(features, sizes.px)  # `hidden_dim` is the side of its pooling: not less than the map's
     vision = {
         "width_coefficient": channels,
@@ -202,7 +210,8 @@ def align_model(sizes: Sizes, way: Way, batch: int) -> Contestant:
         "hidden_dim": pool,
         "drop_connect_rate": 0.0,
     }
-    model: Any = AlignModel(AlignConfig(text_config=_bert(sizes), vision_config=vision, projection_dim=features))
+    with torch.device(way.device):
+        model: Any = AlignModel(AlignConfig(text_config=_bert(sizes), vision_config=vision, projection_dim=features))
     forward, optimizer = _ready(model, way)
     images, tokens, mask = peer_inputs(sizes, way, batch)
 
@@ -264,4 +273,5 @@ def _bert(sizes: Sizes) -> dict[str, Any]:
 def _ready(model: Any, way: Way) -> tuple[Any, torch.optim.Optimizer]:
     """A peer's model on its device, as what is called in a step, and its optimiser."""
     model.to(way.device, memory_format=torch.channels_last if way.channels_last else torch.preserve_format).train()
-    return model, torch.optim.AdamW(model.parameters(), lr=RATE, weight_decay=DECAY)
+    forward = torch.compile(model) if way.compiled else model
+    return forward, torch.optim.AdamW(model.parameters(), lr=RATE, weight_decay=DECAY)

@@ -1,4 +1,4 @@
-"""Writes the pictures of documents, docs/images/*.png, of the demo's report and browse page: `make curate`, then this.
+"""Writes the pictures of documents, docs/images/*.png, of the demo's report and browse page: `make browse`, then this.
 
 Chromium draws the pages. The picture of the report keeps its head, the funnel, and the reasons of `judge` without their
 samples.
@@ -37,6 +37,9 @@ def main() -> None:
         page.goto(address)
         page.get_by_role("button", name="Show pictures").click()
         page.wait_for_selector("#grid[aria-busy=false] .card .caption")
+        page.locator("#cell-3 .caption").click()
+        page.get_by_role("button", name="Like this picture").click()
+        page.wait_for_selector("#grid[aria-busy=false] .near")
         page.wait_for_load_state("networkidle")
         page.screenshot(path=BROWSE)
         chromium.close()

@@ -61,16 +61,25 @@ class Embeddings:
         self.model = str(score.facts["settings"].get("model", ""))
         self.has_texts = bool(score.facts["rests_on"]["texts"])
         self.total, self.read = sum(file["rows"] for file in score.files.values()), 0
-        self._numbers = list[npt.NDArray[np.uint32]]()
+        self._numbers, self._index = list[npt.NDArray[np.uint32]](), None
         self._lock, self._encoder = threading.Lock(), None
 
     def fill(self) -> None:
         """Read all of them. Raises UnreadableError: a file is damaged."""
-        self._index = Vectors(self._chunks())
+        for vectors in self._chunks():
+            if self._index is None:
+                self._index = Vectors(vectors.shape[1])
+            self._index.add(vectors)
         self._numbers = [np.concatenate([np.zeros(0, np.uint32), *self._numbers])]
         self.read = self.total  # files that are of other side-cars were passed over
 
+    def close(self) -> None:
+        """Delete the index."""
+        if self._index is not None:
+            self._index.close()
+
     def _chunks(self) -> Iterator[Floats]:
+        """The embeddings of each file that has some; the numbers of their pairs go to `_numbers`."""
         pairs = self._pairs
         for file, start in zip(pairs.files, pairs.starts, strict=True):
             if pairs.is_stopped:
@@ -78,8 +87,9 @@ class Embeddings:
             if file.shard and self._score.has(file.shard, pairs.digests[file.shard]):
                 rows, vectors = _vectors(self._score, file.shard)
                 self.read += self._score.files[file.shard]["rows"]
-                self._numbers.append((start + rows).astype(np.uint32))
-                yield vectors
+                if len(rows):
+                    self._numbers.append((start + rows).astype(np.uint32))
+                    yield vectors
         if DROPPED in self._score.files:
             rows, vectors = _vectors(self._score, DROPPED)
             keys = self._dropped_keys()
@@ -87,21 +97,22 @@ class Embeddings:
             listed = ", ".join(map(literal, places)) or "NULL"
             found = pairs.query(f"SELECT n, key FROM pairs WHERE reason <> '{KEPT}' AND key IN ({listed}) ORDER BY n")
             self.read += len(keys)
-            self._numbers.append(np.array([n for n, _ in found], np.uint32))
-            yield vectors[[places[key] for _, key in found]]
+            if found:
+                self._numbers.append(np.array([n for n, _ in found], np.uint32))
+                yield vectors[[places[key] for _, key in found]]
 
     def _dropped_keys(self) -> list[Any]:
         return self._score.values(DROPPED, ["key"])["key"].to_pylist()
 
     def nearest(self, query: Floats, k: int, among: npt.NDArray[np.uint32] | None) -> Nearest:
         """The k pairs, of some or of all, that are nearest to a vector of length 1."""
+        if self._index is None:
+            return Nearest(np.zeros(0, np.uint32), np.zeros(0, np.float32), self.name)
         numbers, rows = self._numbers[0], None
         if among is not None:
             is_in = np.zeros(self._pairs.total, np.bool_)
             is_in[among] = True
-            rows = np.flatnonzero(is_in[numbers])
-        if not len(numbers if rows is None else rows):
-            return Nearest(numbers[:0], np.zeros(0, np.float32), self.name)
+            rows = np.flatnonzero(is_in[numbers]).astype(np.uint32)
         found, cosines = self._index.search(query, k, rows)
         return Nearest(numbers[found], cosines, self.name)
 
@@ -190,6 +201,11 @@ class Search:
             self.trouble = one_line(error)
         finally:
             self._is_over.set()
+
+    def close(self) -> None:
+        """Delete the temporary files of indexes."""
+        for each in self.embeddings.values():
+            each.close()
 
     def keep(self, picture: bytes) -> str:
         """Keep a picture to search by; gives its name. The last 16 are kept."""
@@ -298,6 +314,7 @@ def searching(pairs: Pairs) -> Iterator[Search]:
     finally:
         pairs.stop()
         thread.join()
+        search.close()
 
 
 def is_embedding(score: Score) -> bool:

@@ -3,6 +3,7 @@
 import hashlib
 import json
 import re
+import shlex
 import sys
 import time
 from collections.abc import Sequence
@@ -50,16 +51,23 @@ def explain(argv: Sequence[str]) -> int:
 
 
 def browse(argv: Sequence[str]) -> int:
-    """Serves a page over everything a run kept and dropped, on 127.0.0.1, until Ctrl-C."""
+    """Serves a page over everything a run kept and dropped, on 127.0.0.1, until Ctrl-C; or writes a map of it."""
     about = "Look at everything a run kept and dropped, in the browser, and decide. Ctrl-C ends it; nothing is written."
     parser = Parser(prog="altalign browse", description=about)
     parser.add_argument("run", metavar="RUN", help="folder of a finished run")
     parser.add_argument("--port", type=int, default=0, metavar="N", help="port of 127.0.0.1 (a free one)")
     parser.add_argument("--no-open", action="store_true", help="print the address alone, and open no browser")
+    parser.add_argument("--atlas", metavar="FILE", help="write what was kept as a map for Embedding Atlas, and end")
+    parser.add_argument("--with", dest="score", default="", metavar="NAME", help="the embedding to map by, of several")
+    parser.add_argument("--sample", type=int, metavar="N", help="map N random pairs (200000, or all where fewer)")
     arguments = parser.parse_args(argv)
     if not 0 <= arguments.port < 65_536:
         raise UsageError(f"--port {arguments.port}: no port; give one up to 65535, or none")
+    if arguments.atlas is None and (arguments.score or arguments.sample is not None):
+        raise UsageError("--with, --sample: belong to --atlas; give it too")
     startup.place_kernels()
+    if arguments.atlas is not None:
+        return _map(arguments.run, arguments.score, arguments.atlas, arguments.sample)
     import webbrowser
 
     from altalign.browse import server  # Starlette, uvicorn: what other verbs need not wait for
@@ -76,6 +84,18 @@ def browse(argv: Sequence[str]) -> int:
             webbrowser.open(address)
         while True:
             time.sleep(3600)
+    return 0
+
+
+def _map(run: str, score: str, path: str, sample: int | None) -> int:
+    """Write the map, and print the command that opens it."""
+    from altalign.browse import atlas  # Arrow, kernels: what other verbs need not wait for
+
+    with own_files(run):
+        pairs, of = atlas.write(run, score, path, **({} if sample is None else {"sample": sample}))
+    terminal.stderr().print(f"{pairs:,} of {of:,} pairs", soft_wrap=True)
+    columns = " ".join(f"--{option} {column}" for option, column in atlas.OPTIONS.items())
+    sys.stdout.write(f"embedding-atlas {shlex.quote(path)} {columns}\n")
     return 0
 
 

@@ -381,8 +381,11 @@ def test_a_damaged_file_is_named(run: Path, tmp_path: Path) -> None:
     assert path.name in about["trouble"]
 
 
-def test_a_run_in_a_store_is_browsed_where_it_is(run: Path, s3: Server, address: str) -> None:
-    url = f"{s3.url}/browsed"
+@pytest.mark.parametrize("store", ["s3", "gcs"])
+def test_a_run_in_a_store_is_browsed_where_it_is(
+    run: Path, store: str, address: str, request: pytest.FixtureRequest
+) -> None:
+    url = f"{cast(Server, request.getfixturevalue(store)).url}/browsed"
     for path in run.rglob("*"):
         if path.is_file() and path.relative_to(run).parts[0] not in ("work", "log"):
             with storage.write(f"{url}/{path.relative_to(run)}") as file:

@@ -19,6 +19,7 @@ from PIL import Image
 import altalign
 from altalign import storage
 from altalign.audit.run_folder import RunFolder
+from altalign.browse import atlas
 from altalign.browse import pairs as browse_pairs
 from altalign.browse import search as browse_search
 from altalign.browse.search import TERMS_AT_MOST, WORDS_AT_MOST, has_word, searching
@@ -27,6 +28,7 @@ from altalign.cli import main
 from altalign.errors import AltalignError, UsageError
 from altalign.models.model import opened
 from altalign.pipelines.score.models import frequencies
+from tests.browse.test_atlas import check_neighbours, needs_umap
 from tests.pipelines import score_models
 from tests.support.finished_runs import curated
 
@@ -441,3 +443,15 @@ def test_the_command_lists_what_is_nearest(run: Path, capsys: pytest.CaptureFixt
 
 def test_flat_images_have_no_embedding() -> None:
     assert np.isnan(frequencies(np.full((64, 64, 3), 9, np.uint8))).all()
+
+
+@needs_umap
+@pytest.mark.parametrize("name", ["look", "clip"])
+def test_a_map_is_of_the_embeddings_that_score_made(run: Path, name: str, tmp_path: Path) -> None:
+    files = sorted((run / "scores" / name).glob("0*.parquet"))
+    of = {row["key"]: row[name] for path in files for row in pq.read_table(path).to_pylist() if row[name] is not None}
+    assert atlas.write(str(run), name, str(tmp_path / "map.parquet"))[0] == len(of)
+    mapped = pq.read_table(tmp_path / "map.parquet").to_pylist()
+    assert [row["key"] for row in mapped] == [*of]
+    near = [(row["neighbors"]["ids"], row["neighbors"]["distances"]) for row in mapped]
+    check_neighbours([*of.values()], near)

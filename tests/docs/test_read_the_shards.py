@@ -1,7 +1,8 @@
-"""The guides to reading shards and runs are true: their blocks of other people's readers run on a finished run of the
+"""The guides to reading shards and runs are true: their blocks of other people's programs run on a finished run of the
 demo web (`make test-readers`).
 """
 
+import json
 import os
 import re
 import shlex
@@ -9,6 +10,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pyarrow.parquet as pq
 import pytest
 
 from tests import made_once
@@ -21,6 +23,13 @@ BLOCKS = [block for guide in GUIDES for block in blocks(guide) if block.note == 
 # The webdataset that open_clip's trainer asks for, beside the newer one of the environment; `make test-readers` puts it
 # there.
 OLDER_WEBDATASET = ROOT / ".cache" / "webdataset-of-open-clip"
+
+# LightlyStudio wants an older duckdb.
+LIGHTLY_STUDIO = ROOT / ".cache" / "lightly-studio"
+SOME_SAMPLES = """
+some = sorted(dataset, key=lambda each: each.file_name)[::40]
+print(json.dumps([[each.file_name, [*each.tags], each.captions, each.metadata["words"]] for each in some]))
+"""
 
 # All batches of the trainer's own loader, for the arguments of the guide's command; a model is not trained here.
 BATCHES_OF_OPEN_CLIP = """
@@ -79,3 +88,20 @@ def test_a_block_of_the_guide_runs_and_prints_what_it_says(finished: Path, block
         done = run(BATCHES_OF_OPEN_CLIP, arguments, finished, PYTHONPATH=str(OLDER_WEBDATASET))
     assert done.returncode == 0, done.stderr
     assert prints(block, done.stdout), done.stdout
+
+
+@pytest.mark.guides
+@pytest.mark.skipif(not LIGHTLY_STUDIO.is_dir(), reason=f"no LightlyStudio in {LIGHTLY_STUDIO}: make test-readers")
+def test_lightly_studio_has_what_the_run_kept_and_pictures_of_what_it_dropped(checkout: Path, tmp_path: Path) -> None:
+    folder = made_once.linked(checkout, tmp_path / "checkout")
+    program = (ROOT / "examples" / "lightly_studio.py").read_text(encoding="utf-8")
+    done = run(program + SOME_SAMPLES, [], folder, PYTHONPATH=str(LIGHTLY_STUDIO), HOME=str(tmp_path))
+    assert done.returncode == 0, done.stderr
+    demo = folder / "runs" / "demo"
+    kept = [row for path in (demo / "shards").glob("*.parquet") for row in pq.read_table(path).to_pylist()]
+    sampled = pq.read_table(demo / "audit" / "samples.parquet").to_pylist()
+    dropped = [row for row in sampled if row["picture"] and row["reason"] != "kept"]
+    expected = [[f"{row['key']}.jpeg", ["kept"], [row["caption"]], row["words"]] for row in kept]
+    expected += [[f"{row['key']}.webp", [row["reason"]], [row["caption"]], row["words"]] for row in dropped]
+    assert dropped
+    assert json.loads(done.stdout.splitlines()[-1]) == sorted(expected)[::40]
