@@ -65,7 +65,7 @@ class Recipe:
     def queries(self) -> tuple[np.ndarray, np.ndarray]:
         """Images, and texts."""
         paired = 0.3 * self.latents(QUERIES, np.random.default_rng(3)) + 0.954 * unit(self.of_texts)
-        return self.images(QUERIES, 10**6), unit(0.775 * self.of_text + 0.632 * paired)
+        return self.images(QUERIES, 7), unit(0.775 * self.of_text + 0.632 * paired)
 
 
 def filtered(rows: int) -> np.ndarray:
@@ -103,15 +103,6 @@ def chunks(folder: Path) -> Iterator[np.ndarray]:
     """The vectors of a Parquet file, float16 [n, D]."""
     for batch in pq.ParquetFile(folder / "vectors.parquet").iter_batches(50_000, use_threads=False):
         yield batch.column(0).flatten().to_numpy(zero_copy_only=False).reshape(-1, D)
-
-
-def compiled() -> None:
-    """Compile the kernels, or read them, as the first search would."""
-    from altalign.browse.vectors import Vectors
-
-    some = np.random.default_rng(0).standard_normal((30_000, D)).astype(np.float16)
-    with Vectors.build([some]) as index:
-        index.search(some[0], K)
 
 
 def ours(folder: Path) -> tuple[Search, Filter, int]:
@@ -156,20 +147,17 @@ def main() -> int:
     arguments = parser.parse_args()
     folder, rows = generated(arguments.rows, arguments.folder), arguments.rows
     exact = np.load(folder / "exact.npz")
-    if arguments.way == "ours":
-        compiled()
+    if arguments.way == "ours":  # kernels are compiled, or read, on first use
+        search, _, _ = ours(generated(30_000, arguments.folder))
+        search(exact["queries"][0], None)
     begin, cpu = time.perf_counter(), time.process_time()
     for _ in chunks(folder):
         pass
-    read, read_cpu = time.perf_counter() - begin, time.process_time() - cpu
+    figures: dict[str, Any] = {"read_s": time.perf_counter() - begin, "read_cpu_s": time.process_time() - cpu}
+    begin, cpu = time.perf_counter(), time.process_time()
     search, prepare, size = WAYS[arguments.way](folder)
-    figures: dict[str, Any] = {
-        "read_s": read,
-        "read_cpu_s": read_cpu,
-        "index_bytes": size,
-        "bytes_a_vector": size / rows,
-    }
-    figures |= {"build_s": time.perf_counter() - begin - read, "build_cpu_s": time.process_time() - cpu - read_cpu}
+    figures |= {"build_s": time.perf_counter() - begin, "build_cpu_s": time.process_time() - cpu}
+    figures["bytes_a_vector"] = size / rows
     only = prepare(rows)
     search(exact["queries"][0], None)
     for place, kind in enumerate(KINDS):
