@@ -144,9 +144,10 @@ class Vectors:
         turned = np.zeros((self._words * 64, len(vectors)), np.float32)
         turned[: self.dimensions] = vectors.T
         size = 1 << (len(turned).bit_length() - 1)
-        for part, flips in zip((turned[:size], turned[-size:]), self._flips, strict=True):
+        parts = [turned] if size == len(turned) else [turned[:size], turned[-size:]]
+        for part, flips in zip(parts, self._flips, strict=False):
             part *= flips[:size, None] / np.float32(size**0.5)
-            _hadamard(part)  # what the first leaves out is in the second
+            _hadamard(part)
         return turned
 
     def _encode(self, start: int, chunk: np.ndarray) -> None:
