@@ -194,7 +194,7 @@ $(BENCH)/.made: $(UV) benchmarks/pyproject.toml benchmarks/uv.lock
 	@touch $@
 
 # PARTS=… names some of them, by their modules. A part that cannot run says why, and the others run; the loader runs beside peers that bring torch.
-PARTS ?= text pages images whole web near_duplicates loader
+PARTS ?= text pages images whole web near_duplicates browse loader
 bench: $(VENV)/.curate $(BENCH)/.made $(if $(filter loader,$(PARTS)),$(READERS)/.made)
 	@failed=; $(foreach part,$(PARTS),$(if $(filter loader,$(part)),$(READERS),$(BENCH))/bin/python -m benchmarks.$(part) $(FLAGS) || failed="$$failed $(part)";) \
 	  test -z "$$failed" || { echo "failed:$$failed"; exit 1; }

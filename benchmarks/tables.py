@@ -146,6 +146,17 @@ COLUMNS: dict[str, list[Column]] = {
         ("Beside the vectors", "index_bytes", "{:,.0f} MB"),
         MEMORY[0],
     ],
+    "browse": [
+        ("Of ten, images", "image_recall", "{:.3f}"),
+        ("Of ten, texts", "text_recall", "{:.3f}"),
+        ("ms a text", "text_ms", "{:,.0f}"),
+        ("CPU ms", "text_cpu_ms", "{:,.0f}"),
+        ("ms, 1 % of the rows", "text_filtered_ms", "{:,.1f}"),
+        ("Bytes a vector", "bytes_a_vector", "{:,.0f}"),
+        ("Read in s", "read_s", "{:.1f}"),
+        ("Built in s", "build_s", "{:.1f}"),
+        MEMORY[0],
+    ],
     "loader": [("Images/s", "images_per_s", "{:,.0f}"), *TIME, MEMORY[0]],
     "train_gpu": [
         ("Pairs/s", "samples_per_s", "{:,.0f}"),

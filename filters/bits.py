@@ -121,6 +121,11 @@ first_bit = _instruction(
     types.intp(types.uint64), lambda builder, bits: builder.cttz(bits, ir.Constant(ir.IntType(1), 0))
 )
 count_bits = _instruction(types.intp(types.uint64), lambda builder, bits: builder.ctpop(bits))
+# `from_half(bits: uint16) -> float32`: of a float of 16 bits, which Numba does not have.
+from_half = _instruction(
+    types.float32(types.uint16),
+    lambda builder, bits: builder.fpext(builder.bitcast(bits, ir.HalfType()), ir.FloatType()),
+)
 
 
 @intrinsic

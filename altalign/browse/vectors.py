@@ -19,7 +19,7 @@ import numpy as np
 import numpy.typing as npt
 from numba import njit
 
-from altalign.filters.bits import count_bits
+from altalign.filters.bits import count_bits, from_half
 from altalign.machine.cores import cores
 
 Rows: TypeAlias = npt.NDArray[np.uint32]
@@ -28,9 +28,9 @@ Floats: TypeAlias = npt.NDArray[np.float32]
 BLOCK = 1 << 16  # rows that one thread encodes or scans at a time
 PLANES = 4  # bits for each dimension of a row; the first look reads one
 STEP = 0.335  # between the 16 values of a coordinate whose standard deviation is 1: the least squared error
-QUERY_BITS, SCAN_BITS = 6, 4  # of the query's coordinates in the second look and in the first
+SCAN_BITS, RANK_BITS = 4, 6  # of the query's coordinates in the first look and in the second
 SCANNED_AT_LEAST, SCANNED_SHARE = 20_000, 100  # rows for the second look: these, and one in so many
-EXACT_AT_LEAST, EXACT_PER_ANSWER = 500, 4  # rows for the third look: these, or so many times k
+EXACT_AT_LEAST, EXACT_PER_ANSWER = 2_000, 4  # rows for the third look: these, or so many times k
 BINS = 4096  # of the scores of the first look
 LANES = 256  # rows that are rotated side by side, in the CPU's second cache
 
@@ -117,7 +117,7 @@ class Vectors:
         `rows` are the only ones to look at, fastest in ascending order. ValueError for a row that the index does not
         have, or a vector without direction.
         """
-        unit = _unit(query.astype(np.float32)[None])
+        unit = _unit(query[None])
         if rows is not None:
             rows = rows if (rows[1:] > rows[:-1]).all() else np.unique(rows)
             if len(rows) and rows[-1] >= self._count:
@@ -144,30 +144,32 @@ class Vectors:
         turned = np.zeros((self._words * 64, len(vectors)), np.float32)
         turned[: self.dimensions] = vectors.T
         size = 1 << (len(turned).bit_length() - 1)
-        for part, flips in zip((turned[:size], turned[-size:]), self._flips, strict=True):
+        parts = [turned] if size == len(turned) else [turned[:size], turned[-size:]]
+        for part, flips in zip(parts, self._flips, strict=False):
             part *= flips[:size, None] / np.float32(size**0.5)
-            _hadamard(part)  # what the first leaves out is in the second
+            _hadamard(part)
         return turned
 
     def _encode(self, start: int, chunk: np.ndarray) -> None:
         """The part of a chunk that belongs to the block which begins at `start`."""
         block = self._blocks[(self._count + start) // BLOCK]
         for first in range(max(start, 0), min(start + BLOCK, len(chunk)), LANES):
-            unit = _unit(chunk[first : min(first + LANES, start + BLOCK)])
+            lanes = chunk[first : min(first + LANES, start + BLOCK)]
+            unit = _unit(lanes)
             part = slice(first - start, first - start + len(unit))
             _pack(self._turned(unit - self._mean), block.signs[part], block.others[part], block.scales[part])
-            vectors = unit.astype(np.float16).tobytes()
+            vectors = (lanes if lanes.dtype == np.float16 else unit.astype(np.float16)).tobytes()
             if os.pwrite(self._file.fileno(), vectors, (self._count + first) * self.dimensions * 2) < len(vectors):
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     def _scanned(self, turned: Floats, rows: Rows | None, keep: int) -> Rows:
         """About the `keep` best of the rows by their signs."""
-        planes, total = _query_planes(turned, SCAN_BITS)
-        length = np.linalg.norm(turned) / np.abs(turned).max() * (2 ** (SCAN_BITS - 1) - 1)
-        per_score = BINS / 2 / (float(length) * STEP)  # rows are at most 2 from the mean
+        planes, whole = _query_planes(turned, SCAN_BITS)
+        half = whole.sum() / 2
+        per_score = float(BINS / 2 / (np.linalg.norm(whole) * STEP))  # rows are at most 2 from the mean
 
         def scan(block: _Block, places: np.ndarray, count: int) -> tuple[np.ndarray, np.ndarray]:
-            return _scan(planes, total / 2, per_score, block.signs, block.scales, places, count)
+            return _scan(planes, half, per_score, block.signs, block.scales, places, count)
 
         parts = self._by_block(rows)
         done = list(self._pool.map(scan, *zip(*((self._blocks[b], p, n) for b, p, n in parts), strict=True)))
@@ -182,10 +184,11 @@ class Vectors:
 
     def _ranked(self, turned: Floats, rows: Rows, keep: int) -> Rows:
         """The `keep` best of the rows by all planes, in order of their numbers."""
-        planes, total = _query_planes(turned, QUERY_BITS)
+        planes, whole = _query_planes(turned, RANK_BITS)
+        half = whole.sum() * (2**PLANES - 1) / 2
 
         def rank(block: _Block, places: np.ndarray, _: int) -> np.ndarray:
-            return _rank(planes, total * (2**PLANES - 1) / 2, block.signs, block.others, block.scales, places)
+            return _rank(planes, half, block.signs, block.others, block.scales, places)
 
         parts = self._by_block(rows)
         scores = np.concatenate(
@@ -208,8 +211,12 @@ class Vectors:
 
     def _read(self, rows: Rows) -> np.ndarray:
         """The vectors of these rows, float16 [n, d]."""
-        size = self.dimensions * 2
-        found = b"".join(os.pread(self._file.fileno(), size, row * size) for row in rows.tolist())
+        size, file = self.dimensions * 2, self._file.fileno()
+        places = [row * size for row in rows.tolist()]
+        if hasattr(os, "posix_fadvise"):
+            for place in places:  # a disk then reads many at once
+                os.posix_fadvise(file, place, size, os.POSIX_FADV_WILLNEED)
+        found = b"".join(os.pread(file, size, place) for place in places)
         return np.frombuffer(found, np.float16).reshape(len(rows), self.dimensions)
 
 
@@ -224,22 +231,34 @@ class _Block:
 
 def _unit(vectors: np.ndarray) -> Floats:
     """Float32 [n, d] of length 1; not finite where one has no direction."""
-    wide = vectors.astype(np.float32)
     with np.errstate(all="ignore"):
-        wide /= np.abs(wide).max(1, keepdims=True)  # the squares of large numbers are infinite
+        if vectors.dtype == np.float16:
+            wide = np.empty(vectors.shape, np.float32)
+            _widen(np.ascontiguousarray(vectors).view(np.uint16), wide)
+        else:
+            wide = vectors / np.abs(vectors).max(1, keepdims=True)  # the squares of large numbers are infinite
         wide /= np.sqrt(np.einsum("ij,ij->i", wide, wide))[:, None]
-    return wide
+    return wide.astype(np.float32, copy=False)
 
 
-def _query_planes(turned: Floats, bits: int) -> tuple[npt.NDArray[np.uint64], int]:
-    """A rotated query in so many bits, two's complement: planes uint64[bits, words], and the sum of all coordinates."""
-    levels = 2 ** (bits - 1) - 1
-    whole = np.rint(turned[:, 0] * (levels / np.abs(turned).max())).astype(np.int64)
-    planes = whole >> np.arange(bits)[:, None] & 1
-    return np.packbits(planes.astype(bool), axis=1, bitorder="little").view(np.uint64), int(whole.sum())
+def _query_planes(turned: Floats, bits: int) -> tuple[npt.NDArray[np.uint64], npt.NDArray[np.int64]]:
+    """A rotated query in whole numbers of so many bits, as planes uint64[bits, words] in two's complement and as is."""
+    most, reach = 2 ** (bits - 1) - 1, 1 + bits / 2  # standard deviations: the more bits, the fewer are cut
+    scaled = turned[:, 0] * (most / reach / max(turned.std(), 1e-30))
+    whole = np.rint(np.clip(scaled, -most, most)).astype(np.int64)
+    planes = (whole >> np.arange(bits)[:, None] & 1).astype(bool)
+    return np.packbits(planes, axis=1, bitorder="little").view(np.uint64), whole
 
 
 # Kernels --------------------------------------------------------------------------------------------------------------
+
+
+@njit(nogil=True, cache=True)
+def _widen(halves: npt.NDArray[np.uint16], wide: Floats) -> None:
+    """NumPy's own takes as long as all else that a row needs."""
+    for i in range(len(halves)):
+        for j in range(halves.shape[1]):
+            wide[i, j] = from_half(halves[i, j])
 
 
 @njit(nogil=True, cache=True)
