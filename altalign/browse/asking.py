@@ -37,6 +37,7 @@ class Asking:
         self._pairs = stack.enter_context(opened(run))
         self._search = stack.enter_context(searching(self._pairs))
         self._pictures = Pictures(self._pairs)
+        self.notes = self._search.notes
 
     def search(
         self,

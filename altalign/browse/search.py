@@ -73,6 +73,13 @@ class Embeddings:
         self._numbers = [np.concatenate([np.zeros(0, np.uint32), *self._numbers])]
         self.read = self.total  # files that are of other side-cars were passed over
 
+    @property
+    def note(self) -> str:
+        """What of the run it lacks; empty: nothing."""
+        every = self._pairs.digests.items()
+        lacks = sum(self._score.files.get(shard, {}).get("of") != digest for shard, digest in every)
+        return f"{self.name} lacks {lacks:,} of {len(every):,} shards; `altalign score` adds them." if lacks else ""
+
     def close(self) -> None:
         """Delete the index."""
         if self._index is not None:
@@ -189,6 +196,11 @@ class Search:
         """The share of the embeddings that is read."""
         total = sum(each.total for each in self.embeddings.values())
         return sum(each.read for each in self.embeddings.values()) / total if total else 1.0
+
+    @property
+    def notes(self) -> list[str]:
+        """What embeddings lack of the run."""
+        return [each.note for each in self.embeddings.values() if each.note]
 
     def fill(self) -> None:
         """Read all embeddings, once the pairs are read; what cannot be read ends it, and `trouble` says why."""

@@ -73,6 +73,7 @@ class Pages:
 
     def __init__(self, pairs: Pairs, search: Search) -> None:
         self._pairs, self._pictures, self._search = pairs, Pictures(pairs), search
+        self._notes = search.notes
         self._manifest = pairs.run.path("manifest.json")
         self._stamp = storage.stamp(self._manifest)
 
@@ -95,7 +96,7 @@ class Pages:
             "is_read": pairs.is_read,
             "trouble": pairs.trouble or self._search.trouble,
             "has_changed": not storage.exists(self._manifest) or storage.stamp(self._manifest) != self._stamp,
-            "notes": [_NOTE if run.config.audit.keep_dropped else _NONE],
+            "notes": [_NOTE if run.config.audit.keep_dropped else _NONE, *self._notes],
             "facets": [{"name": each.name, "label": each.label, "kind": each.kind} for each in facets],
             "sorts": [{"name": each.name, "label": each.label} for each in facets if each.kind == "range"],
             "rules": what_if.rules(pairs),

@@ -120,11 +120,15 @@ def search(argv: Sequence[str]) -> int:
 
     folder = arguments.pop("run")
     with own_files(folder):
-        found, out = Asking(RunFolder.open(folder)).search(**arguments, with_pictures=False), terminal.stdout()
+        asking, out = Asking(RunFolder.open(folder)), terminal.stdout()
+        found = asking.search(**arguments, with_pictures=False)
+    for note in asking.notes:
+        terminal.stderr().print(note, highlight=False, soft_wrap=True)
     for row in found.to_pylist():
         value, *_ = row.values()
         out.print(f"{value:6.3f}  {row['key']}  {row['reason']}", highlight=False, soft_wrap=True)
-        out.print(f"        {shown(row['caption'] or '')}", highlight=False, overflow="ellipsis", no_wrap=True)
+        caption = f"        {shown(row['caption'] or '')}"
+        out.print(caption, highlight=False, overflow="ellipsis", no_wrap=True, soft_wrap=not out.is_terminal)
     if not len(found):
         out.print("no pair is like that", highlight=False)
     return 0

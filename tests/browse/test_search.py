@@ -337,6 +337,23 @@ def test_a_damaged_score_is_named_and_the_pairs_are_there(run: Path, tmp_path: P
         assert opened_pairs.is_read
 
 
+def test_shards_that_are_not_measured_are_spoken_of(
+    without_model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    shutil.copytree(without_model, tmp_path / "run")
+    manifest = tmp_path / "run" / "scores" / "look" / "manifest.json"
+    facts = json.loads(manifest.read_bytes())
+    del facts["seal"]
+    shards = len(facts["shards"]["name"]) - 1  # and the dropped images
+    facts["shards"]["of"][0] = "of another side-car"
+    storage.write_sealed(str(manifest), facts)
+    note = f"look lacks 1 of {shards} shards"
+    with serving(str(tmp_path / "run")) as url:
+        assert any(note in each for each in ask(url, "/api/run")["notes"])
+    assert main(["search", str(tmp_path / "run"), "--text", "red"]) == 0
+    assert note in capsys.readouterr().err
+
+
 def test_a_run_without_embeddings_says_what_to_do(without_model: Path, tmp_path: Path) -> None:
     shutil.copytree(without_model, tmp_path / "run", ignore=shutil.ignore_patterns("scores"))
     made = altalign.open(tmp_path / "run")
