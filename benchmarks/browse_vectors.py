@@ -82,12 +82,12 @@ def generated(rows: int, folder: Path) -> Path:
     recipe, allowed = Recipe(), filtered(rows)
     queries = np.concatenate([*recipe.queries()] * 2)
     best, cosines = np.zeros((len(queries), K), np.int64), np.full((len(queries), K), -2, np.float32)
-    kind = pa.list_(pa.float16(), D)
+    kind = pa.list_(pa.float32(), D)  # of values of float16, as `altalign score` writes them
     schema = pa.schema({"vector": kind})
-    with pq.ParquetWriter(made / "vectors.parquet", schema, compression="none", use_dictionary=False) as out:
+    with pq.ParquetWriter(made / "vectors.parquet", schema, compression="zstd") as out:
         for first in range(0, rows, PER):
             chunk = recipe.images(min(PER, rows - first), first).astype(np.float16)
-            column = pa.FixedSizeListArray.from_arrays(pa.array(chunk.ravel()), type=kind)
+            column = pa.FixedSizeListArray.from_arrays(pa.array(chunk.ravel().astype(np.float32)), type=kind)
             out.write_table(pa.table({"vector": column}), row_group_size=10_000)
             found = queries @ chunk.astype(np.float32).T
             found[2 * QUERIES :, ~np.isin(np.arange(first, first + len(chunk)), allowed)] = -2
@@ -100,7 +100,7 @@ def generated(rows: int, folder: Path) -> Path:
 
 
 def chunks(folder: Path) -> Iterator[np.ndarray]:
-    """The vectors of a Parquet file, float16 [n, D]."""
+    """The vectors of a Parquet file, float32 [n, D]."""
     for batch in pq.ParquetFile(folder / "vectors.parquet").iter_batches(50_000, use_threads=False):
         yield batch.column(0).flatten().to_numpy(zero_copy_only=False).reshape(-1, D)
 
