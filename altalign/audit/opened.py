@@ -186,15 +186,12 @@ class Run:
     ) -> pa.Table:
         """The pairs, kept and dropped, whose images are nearest to texts and pictures; a notebook shows the pictures.
 
-        The first search reads the run; the next ones are fast.
-
         Args:
-            text: what images are to show. Where no embedding of the run takes text, words of captions.
-            image: a picture that they are to be like: a path, bytes, an image of Pillow, or the URL of one of the run;
-                with a text, both count.
-            key: a pair whose image they are to be like.
-            minus: a text that they are to be unlike.
-            where: a condition as `altalign select` takes it, which may name `stage` and `reason` too.
+            text: what images show; where no embedding of the run takes text, words of captions.
+            image: what they are like: a path, bytes, an image of Pillow, or the URL of one of the run.
+            key: the pair whose image they are like.
+            minus: a text that they are unlike.
+            where: a condition as of `altalign select`, also on `stage` and `reason`.
             k: how many pairs at most.
             embedding: the name of a score of kind "embedding"; empty: one that takes text, if there is one.
 
