@@ -18,7 +18,7 @@ import numpy.typing as npt
 
 from altalign.browse.filters import literal
 from altalign.browse.pairs import Pairs
-from altalign.browse.vectors import Vectors
+from altalign.browse.vectors import Vectors, ahead
 from altalign.data import scores as score_files
 from altalign.data.reasons import KEPT
 from altalign.data.scores import DROPPED, Score
@@ -66,7 +66,7 @@ class Embeddings:
 
     def fill(self) -> None:
         """Read all of them. Raises UnreadableError: a file is damaged."""
-        for vectors in self._chunks():
+        for vectors in ahead(self._chunks()):
             if self._index is None:
                 self._index = Vectors(vectors.shape[1])
             self._index.add(vectors)

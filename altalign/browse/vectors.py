@@ -10,7 +10,7 @@ several bits: a text's cosines with images differ too little for signs against s
 import errno
 import os
 import tempfile
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TypeAlias
@@ -29,8 +29,9 @@ BLOCK = 1 << 16  # rows that one thread encodes or scans at a time
 PLANES = 4  # bits for each dimension of a row; the first look reads one
 STEP = 0.335  # between the 16 values of a coordinate whose standard deviation is 1: the least squared error
 SCAN_BITS, RANK_BITS = 4, 6  # of the query's coordinates in the first look and in the second
-SCANNED_AT_LEAST, SCANNED_SHARE = 20_000, 100  # rows for the second look: these, and one in so many
-EXACT_AT_LEAST, EXACT_PER_ANSWER = 2_000, 4  # rows for the third look: these, or so many times k
+SCANNED_AT_LEAST, SCANNED_SHARE = 2_000, 100  # rows for the second look: these, and one in so many
+# rows for the third look: these, or one in so many, or so many times k
+EXACT_AT_LEAST, EXACT_SHARE, EXACT_PER_ANSWER = 500, 5_000, 4
 BINS = 4096  # of the scores of the first look
 LANES = 256  # rows that are rotated side by side, in the CPU's second cache
 
@@ -63,7 +64,7 @@ class Vectors:
         """An index of all chunks, each [n, d]; the mean is the first one's. ValueError where there is none."""
         made: Vectors | None = None
         try:
-            for chunk in chunks:
+            for chunk in ahead(chunks):
                 if made is None:
                     made = cls(chunk.shape[1], folder, threads)
                 made.add(chunk)
@@ -128,7 +129,7 @@ class Vectors:
         if k < 1 or not count:
             return np.empty(0, np.uint32), np.empty(0, np.float32)
         turned = self._turned(unit)
-        wanted = max(EXACT_AT_LEAST, EXACT_PER_ANSWER * k)
+        wanted = max(EXACT_AT_LEAST, count // EXACT_SHARE, EXACT_PER_ANSWER * k)
         keep = max(SCANNED_AT_LEAST + count // SCANNED_SHARE, wanted)
         if rows is None or count > keep:
             rows = self._scanned(turned, rows, keep)
@@ -218,6 +219,16 @@ class Vectors:
                 os.posix_fadvise(file, place, size, os.POSIX_FADV_WILLNEED)
         found = b"".join(os.pread(file, size, place) for place in places)
         return np.frombuffer(found, np.float16).reshape(len(rows), self.dimensions)
+
+
+def ahead(chunks: Iterable[np.ndarray]) -> Iterator[np.ndarray]:
+    """The chunks, each of which is read while the one before it is used."""
+    every = iter(chunks)
+    with ThreadPoolExecutor(1, "chunks") as thread:
+        coming = thread.submit(next, every, None)
+        while (chunk := coming.result()) is not None:
+            coming = thread.submit(next, every, None)
+            yield chunk
 
 
 class _Block:
