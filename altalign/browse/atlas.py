@@ -16,7 +16,7 @@ from altalign import storage
 from altalign.audit import rows as run_rows
 from altalign.audit.run_folder import RunFolder
 from altalign.browse.pairs import renamed
-from altalign.browse.vectors import Floats
+from altalign.browse.vectors import Floats, of_lists
 from altalign.data import scores
 from altalign.data.columns import TYPES, check_measured, joined
 from altalign.data.schema import SAMPLE
@@ -24,6 +24,7 @@ from altalign.data.scores import Score
 from altalign.errors import UsageError, check_package
 from altalign.filters import thumbnails
 from altalign.machine.cores import cores
+from altalign.models.model import normal
 from altalign.storage import parquet
 
 AT_MOST = 200_000  # pairs on a map, where no other number is asked for: the exact search takes the square of it
@@ -73,9 +74,7 @@ def write(run_folder: str, name: str, path: str, *, neighbours: int = 15, sample
     parts = dict(_parts(run, {**of_column, score.name: score}, chosen))
     if (count := sum(map(len, parts.values()))) < _LEAST:
         raise UsageError(f"{score.folder}: {count} vectors, and a map takes {_LEAST} or more")
-    column: Any = pa.concat_tables(parts.values())[score.name].combine_chunks()  # lists of one length
-    vectors = column.flatten().to_numpy(zero_copy_only=False).astype(np.float32).reshape(count, -1)
-    vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)  # float16 has rounded them
+    vectors = normal(of_lists(pa.concat_tables(parts.values())[score.name])[1])  # float16 has rounded them
     ids, distances = nearest(vectors, min(neighbours, count - 1))
     places, begin = _places(vectors, ids, distances), 0
     named = renamed(list(of_column), {*_COLUMNS, *_OF_MAP, *_OF_ATLAS})
@@ -127,7 +126,7 @@ def _places(vectors: Floats, ids: _Numbers, distances: Floats) -> Floats:
 
 
 def _score(run_folder: str, name: str) -> Score:
-    found = {each.name: each for each in scores.all_of(run_folder) if each.facts["kind"] == "embedding"}
+    found = {each.name: each for each in scores.all_of(run_folder) if each.is_embedding}
     if name not in found and (name or len(found) != 1):
         there = f"there are {', '.join(found)}; name one by --with" if found else "`altalign score` makes one"
         raise UsageError(f"{run_folder}: {f'no embedding {name}' if name else 'embeddings to map by'}: {there}")

@@ -332,12 +332,17 @@ class Pairs:
         """How many pairs a condition holds for."""
         return int(self.query(f"SELECT count(*) FROM pairs WHERE {where}")[0][0])
 
-    def in_file(self, number: int) -> dict[str, Any]:
-        """A pair with the columns of its file, `in` its path, `shard` its tar. Raises UsageError: there is none."""
+    def place(self, number: int) -> tuple[File, int, str]:
+        """The file that has a pair, its row there, and its key. Raises UsageError: there is no such pair."""
         if not (found := self.query(f"SELECT file, row, key FROM pairs WHERE n = {int(number)}")):
             raise UsageError(f"{number}: no such pair")
-        at, row, key = found[0]
-        path = self.run.path(self.files[at].path)
+        file, row, key = found[0]
+        return self.files[file], row, key
+
+    def in_file(self, number: int) -> dict[str, Any]:
+        """A pair with the columns of its file, `in` its path, `shard` its tar. Raises UsageError: there is none."""
+        file, row, key = self.place(number)
+        path = self.run.path(file.path)
         with storage.open_read(path) as source, run_rows.naming(path):
             parquet, group = pq.ParquetFile(source).metadata, 0
             while group < parquet.num_row_groups and row >= (held := parquet.row_group(group).num_rows):
@@ -346,7 +351,7 @@ class Pairs:
         found_row = {} if rows is None else rows.slice(row, 1).to_pylist()[0]
         if found_row.get("key", "") != key:
             raise UsageError(f"{path}: it has changed since the page was opened; restart altalign browse")
-        return {**found_row, "in": self.files[at].path, "shard": self.files[at].shard}
+        return {**found_row, "in": file.path, "shard": file.shard}
 
 
 @contextmanager

@@ -11,6 +11,7 @@ import threading
 from collections import OrderedDict
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from itertools import chain
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -18,7 +19,7 @@ import numpy.typing as npt
 
 from altalign.browse.filters import literal
 from altalign.browse.pairs import Pairs
-from altalign.browse.vectors import Vectors, ahead
+from altalign.browse.vectors import Vectors, of_lists
 from altalign.data import scores as score_files
 from altalign.data.reasons import KEPT
 from altalign.data.scores import DROPPED, Score
@@ -66,10 +67,9 @@ class Embeddings:
 
     def fill(self) -> None:
         """Read all of them. Raises UnreadableError: a file is damaged."""
-        for vectors in ahead(self._chunks()):
-            if self._index is None:
-                self._index = Vectors(vectors.shape[1])
-            self._index.add(vectors)
+        chunks = self._chunks()
+        if (first := next(chunks, None)) is not None:
+            self._index = Vectors.build(chain([first], chunks))
         self._numbers = [np.concatenate([np.zeros(0, np.uint32), *self._numbers])]
         self.read = self.total  # files that are of other side-cars were passed over
 
@@ -92,14 +92,14 @@ class Embeddings:
             if pairs.is_stopped:
                 return
             if file.shard and self._score.has(file.shard, pairs.digests[file.shard]):
-                rows, vectors = _vectors(self._score, file.shard)
+                rows, vectors = of_lists(self._score.values(file.shard, [self.name])[self.name])
                 self.read += self._score.files[file.shard]["rows"]
                 if len(rows):
                     self._numbers.append((start + rows).astype(np.uint32))
                     yield vectors
         if DROPPED in self._score.files:
-            rows, vectors = _vectors(self._score, DROPPED)
-            keys = self._dropped_keys()
+            rows, vectors = of_lists((values := self._score.values(DROPPED))[self.name])
+            keys = values["key"].to_pylist()
             places = {keys[row]: place for place, row in enumerate(rows.tolist())}
             listed = ", ".join(map(literal, places)) or "NULL"
             found = pairs.query(f"SELECT n, key FROM pairs WHERE reason <> '{KEPT}' AND key IN ({listed}) ORDER BY n")
@@ -107,9 +107,6 @@ class Embeddings:
             if found:
                 self._numbers.append(np.array([n for n, _ in found], np.uint32))
                 yield vectors[[places[key] for _, key in found]]
-
-    def _dropped_keys(self) -> list[Any]:
-        return self._score.values(DROPPED, ["key"])["key"].to_pylist()
 
     def nearest(self, query: Floats, k: int, among: npt.NDArray[np.uint32] | None) -> Nearest:
         """The k pairs, of some or of all, that are nearest to a vector of length 1."""
@@ -125,15 +122,16 @@ class Embeddings:
 
     def of_pair(self, number: int) -> Floats:
         """The embedding of a pair's image. Raises UsageError: it has none."""
-        if not (found := self._pairs.query(f"SELECT file, row, key FROM pairs WHERE n = {int(number)}")):
-            raise UsageError(f"{number}: no such pair")
-        file, row, key = found[0]
-        shard = self._pairs.files[file].shard
-        if not shard and DROPPED in self._score.files:
-            keys = self._dropped_keys()
-            shard, row = DROPPED, keys.index(key) if key in keys else -1
-        if shard == DROPPED or (shard and self._score.has(shard, self._pairs.digests[shard])):
-            rows, vectors = _vectors(self._score, shard)
+        file, row, key = self._pairs.place(number)
+        values = None
+        if file.shard and self._score.has(file.shard, self._pairs.digests[file.shard]):
+            values = self._score.values(file.shard)
+        elif not file.shard and DROPPED in self._score.files:
+            values = self._score.values(DROPPED)
+            keys = values["key"].to_pylist()
+            row = keys.index(key) if key in keys else -1
+        if values is not None:
+            rows, vectors = of_lists(values[self.name])
             if len(place := np.flatnonzero(rows == row)):
                 return vectors[place[0]]
         raise UsageError(f"{key or number}: no embedding in {self.name}, for no image is at hand, or it is flat")
@@ -185,7 +183,7 @@ class Search:
 
     def __init__(self, pairs: Pairs):
         self._pairs = pairs
-        every = [Embeddings(pairs, each) for each in score_files.all_of(pairs.run.folder) if is_embedding(each)]
+        every = [Embeddings(pairs, each) for each in score_files.all_of(pairs.run.folder) if each.is_embedding]
         self.embeddings = {each.name: each for each in sorted(every, key=lambda each: not each.has_texts)}
         self._is_over, self.trouble = threading.Event(), ""
         self._pictures, self._found = OrderedDict[str, bytes](), OrderedDict[object, Nearest]()
@@ -329,11 +327,6 @@ def searching(pairs: Pairs) -> Iterator[Search]:
         search.close()
 
 
-def is_embedding(score: Score) -> bool:
-    """Whether a score has embeddings."""
-    return score.facts["kind"] == "embedding"
-
-
 def _terms(asked: object) -> tuple[tuple[_Term, ...], str]:
     """The terms of a search, and the name of the embedding; empty: any. Raises UsageError: it is no search."""
     terms = asked.get("terms") if isinstance(asked, Mapping) else None
@@ -354,11 +347,3 @@ def _term(asked: object) -> _Term:
                 literal(value)  # refuses what is no text
             return _Term(kind, value, asked.get("minus") is True)
     raise UsageError(f"a term of a search is a text, url, picture or pair, not {asked!r:.200}")
-
-
-def _vectors(score: Score, shard: str) -> tuple[npt.NDArray[np.int64], Floats]:
-    """The rows of a shard that have an embedding, int64[n], and these, float32[n, d]."""
-    column: Any = score.values(shard, [score.name])[score.name].combine_chunks()
-    rows = np.flatnonzero(column.is_valid().to_numpy(zero_copy_only=False))
-    values = column.flatten().to_numpy(zero_copy_only=False)
-    return rows, values.reshape(len(rows), len(values) // max(1, len(rows)))

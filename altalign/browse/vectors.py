@@ -13,7 +13,7 @@ import tempfile
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -229,6 +229,14 @@ def ahead(chunks: Iterable[np.ndarray]) -> Iterator[np.ndarray]:
         while (chunk := coming.result()) is not None:
             coming = thread.submit(next, every, None)
             yield chunk
+
+
+def of_lists(column: Any) -> tuple[npt.NDArray[np.int64], Floats]:
+    """The rows of a column of lists of one length that are not null, int64[n], and their numbers, float32[n, d]."""
+    column = column.combine_chunks()
+    rows = np.flatnonzero(column.is_valid().to_numpy(zero_copy_only=False))
+    values = column.flatten().to_numpy(zero_copy_only=False).astype(np.float32, copy=False)
+    return rows, values.reshape(len(rows), len(values) // max(1, len(rows)))
 
 
 class _Block:

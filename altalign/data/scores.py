@@ -37,6 +37,11 @@ class Score:
         """Its columns and their types in Arrow's words."""
         return dict(self.facts["columns"])
 
+    @property
+    def is_embedding(self) -> bool:
+        """Whether its values are vectors, which no condition takes."""
+        return self.facts["kind"] == "embedding"
+
     def path(self, shard: str) -> str:
         """The file of a shard."""
         return storage.join(self.folder, f"{shard}.parquet")

@@ -94,7 +94,7 @@ def score(config: CurateConfig, scores: ScoreConfig, where: str, flags: list[str
         digests[settings.name] = sha256_of([VERSION, settings.kind, columns, dict(scorer.rests_on)])
     run = Run(config.run.folder, config, ())
     parent = parents.opened(run.folder, config)
-    shards = [*parent.shards, *_dropped(run)]
+    shards = [*parent.shards, *(_dropped(run) if of_dropped else ())]
     had_work = storage.kind(run.path("work")) != "missing"
     with storage.locked(run.folder), own_files(run.folder):
         before = {name: _usable(run, name, digest, anew=anew) for name, digest in digests.items()}

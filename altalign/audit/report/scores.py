@@ -51,7 +51,7 @@ class Scores:
 
 def of_run(run: RunFolder) -> Scores | None:
     """The scores of a run but embeddings; None where it has none. Raises UnreadableError: a file of them is damaged."""
-    measured = [score for score in scores.all_of(run.folder) if {*score.columns.values()} <= TYPES.keys()]
+    measured = [score for score in scores.all_of(run.folder) if not score.is_embedding]
     if not measured:
         return None
     manifest, columns, drawn = run.json("manifest.json"), list[Column](), list[Distribution]()
