@@ -23,7 +23,7 @@ from altalign.browse.what_if import what_if
 from altalign.data.schema import DROPPED, SAMPLE
 
 PER = 50_000
-THRESHOLDS = {"text.words_at_least": 4, "text.words_at_most": 15, "image.short_side_above_px": 250}
+THRESHOLDS = {"text.words_at_least": 4, "text.words_at_most": 25, "image.short_side_above_px": 250}
 FACETS = ("reason", "stage", "host", "source", "words", "short_side")
 
 
@@ -90,8 +90,7 @@ def main(demo: Path, folder: Path, count: int) -> None:
         figures["facet_s"] = max(figures[f"facet_{facet}_s"] for facet in FACETS)
         every = pairs.matching({})
         timed("window_s", lambda: pairs.rows(every[len(every) * 7 // 10 :][:60].tolist()))
-        timed("what_if_s", lambda: what_if(pairs, {}, THRESHOLDS, images=False))
-        timed("what_if_images_s", lambda: what_if(pairs, {}, THRESHOLDS))
+        timed("what_if_s", lambda: what_if(pairs, {}, THRESHOLDS))
         figures["resident_bytes"] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
     print(json.dumps(figures))
 

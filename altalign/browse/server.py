@@ -129,9 +129,7 @@ class Pages:
 
     def what_if(self, asked: _Asked) -> _Asked:
         """What other thresholds would do."""
-        found = what_if.what_if(
-            self._pairs, _filter(asked), asked.get("thresholds") or {}, images=asked.get("images") is not False
-        )
+        found = what_if.what_if(self._pairs, _filter(asked), asked.get("thresholds") or {})
         samples = {name: self._rows(numbers) for name, numbers in found["samples"].items()}
         return {**found, "samples": samples}
 

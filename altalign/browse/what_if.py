@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
+import numpy as np
 import tomli_w
 
 from altalign.browse.filters import literal, number
@@ -72,12 +73,8 @@ def rules(pairs: Pairs) -> list[dict[str, Any]]:
     return found
 
 
-def what_if(
-    pairs: Pairs, asked: Mapping[str, Any], thresholds: Mapping[str, Any], *, images: bool = True
-) -> dict[str, Any]:
+def what_if(pairs: Pairs, asked: Mapping[str, Any], thresholds: Mapping[str, Any]) -> dict[str, Any]:
     """What other thresholds, by their settings, would do to the pairs that match a filter.
-
-    Without `images` these are null: of ten million pairs they take most of the time.
 
     Raises UsageError: a setting has no threshold that can be moved, or moves to where nothing is known.
     """
@@ -85,39 +82,33 @@ def what_if(
     where = pairs.facets.where(asked)
     fails = _any(each.drops for each in moved)
     goes = _any(each.drops for each in moved if not each.is_loosened)
-    kept = f"SELECT * FROM pairs WHERE {where} AND reason = '{KEPT}'"
+    kept = f"{where} AND reason = '{KEPT}'"
     only = ", ".join(map(literal, _only(pairs, {each.reason for each in moved}))) or "NULL"
-    come = f"SELECT * FROM pairs WHERE {where} AND failed IN ({only}) AND NOT ({fails})"
-    # one pass over the kept pairs: `a` of an image, of which `b` stay
-    of_kept = (
-        "SELECT coalesce(sum(a), 0)::BIGINT, count(*), coalesce(sum(b), 0)::BIGINT, count(*) FILTER (b > 0), "
-        "coalesce(sum(a - b), 0)::BIGINT, count(*) FILTER (a > b) "
-        f"FROM (SELECT count(*) AS a, count(*) FILTER (NOT ({goes})) AS b FROM ({kept}) GROUP BY image)"
-    )
-    if not images:
-        counts = f"count(*), NULL, count(*) FILTER (NOT ({goes})), NULL, count(*) FILTER ({goes}), NULL"
-        of_kept = f"SELECT {counts} FROM ({kept})"
-    # a pair that comes may be there several times, and is one
-    distinct = "count(DISTINCT image)" if images else "NULL"
-    of_come = f"SELECT stage, count(DISTINCT key), {distinct} FROM ({come}) GROUP BY stage"
-    numbers = pairs.query(of_kept)[0]
-    found = {stage: counts for stage, *counts in pairs.query(of_come)}
-    shown = {"goes": f"SELECT n FROM ({kept}) WHERE {goes}", "comes": f"SELECT n FROM ({come})"}
+    come = f"{where} AND failed IN ({only}) AND NOT ({fails})"
+    numbers, go = pairs.arrays(f"SELECT n, {goes} AS goes FROM pairs WHERE {kept}")
+    of_kept = {"kept": numbers, "stays": numbers[~go], "goes": numbers[go]}
+    stages = [stage.value for stage in _AFTER]
+    coming, at = pairs.arrays(f"SELECT n, coalesce(list_position({stages}, stage), 0) AS stage FROM pairs WHERE {come}")
+    of_stages = {stage: coming[at == place] for place, stage in enumerate(_AFTER, 1)}
     is_curated = Stage.SELECT.value not in pairs.run.facts["stages"]  # any other one is not curated anew
     flags = " ".join(f"--set {each.setting}={each.value}" for each in moved)
     return {
-        "kept": numbers[:2],
-        "stays": numbers[2:4],
-        "goes": numbers[4:],
-        "comes": [
-            {"stage": stage.value, "pairs": found[stage][0], "images": found[stage][1], "note": note}
-            for stage, note in _AFTER.items()
-            if stage in found
+        **{name: (len(some), pairs.distinct("image", some)) for name, some in of_kept.items()},
+        "comes": [  # a pair may be there several times, and is one
+            {
+                "stage": stage.value,
+                "pairs": pairs.distinct("key", some),
+                "images": pairs.distinct("image", some),
+                "note": _AFTER[stage],
+            }
+            for stage, some in of_stages.items()
+            if len(some)
         ],
         "samples": {
-            name: [n for (n,) in pairs.query(f"{query} ORDER BY n LIMIT {SAMPLES}")] for name, query in shown.items()
+            name: np.sort(some)[:SAMPLES].tolist() for name, some in (("goes", of_kept["goes"]), ("comes", coming))
         },
-        "sql": f"{of_kept};\n{of_come}",
+        "sql": f"SELECT {goes} AS goes, count(*), count(DISTINCT image) FROM pairs WHERE {kept} GROUP BY 1;\n"
+        f"SELECT stage, count(DISTINCT key), count(DISTINCT image) FROM pairs WHERE {come} GROUP BY stage",
         "toml": _toml(moved),
         "command": f"altalign curate CONFIG.toml --rerun {flags}" if is_curated and flags else "",
     }

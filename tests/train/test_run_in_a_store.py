@@ -5,6 +5,7 @@ and read by other commands.
 import json
 import os
 import random
+import re
 import shutil
 import signal
 import subprocess
@@ -253,4 +254,5 @@ def test_a_full_disk_of_one_machine_ends_all_and_leaves_no_checkpoint(made: Made
     assert "no space left on the device while writing a checkpoint" in " ".join(said[1].split()), said
     assert "rank 1 cannot write its part of a checkpoint" in " ".join(said[0].split()), said
     assert checkpoints.finished(run) == []
-    assert [words.count("Traceback") for words in said] == [1, 1]  # the launcher's own
+    frames = [re.findall(rf'File "{re.escape(str(ROOT))}/(?!\.venv)[^"]+"', words) for words in said]
+    assert frames == [[], []]  # the launcher's own tracebacks alone, one or, where its peer leaves first, two

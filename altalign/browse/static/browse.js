@@ -674,19 +674,15 @@
   const askWhatIf = place("what-if");
   const whatIf = later(250, () => {
     byId("outcome").setAttribute("aria-busy", "true");
-    const question = { filter: state.filter, thresholds: Object.fromEntries(thresholds) };
-    // pairs are counted at once, images in a second or two where there are ten million
-    askWhatIf("/api/what-if", { ...question, images: false }, (found) => {
+    askWhatIf("/api/what-if", { filter: state.filter, thresholds: Object.fromEntries(thresholds) }, (found) => {
       showOutcome(found);
-      askWhatIf("/api/what-if", question, (exact) => {
-        showOutcome(exact);
-        byId("outcome").setAttribute("aria-busy", "false");
-      });
+      byId("outcome").setAttribute("aria-busy", "false");
     });
   });
 
   function showOutcome(found) {
-    const line = (name, [pairs, images], note) => h("tr", {}, h("th", { scope: "row" }, name, note ? h("span", { class: "sub" }, code(note)) : null), h("td", { class: "n" }, whole.format(pairs)), h("td", { class: "n" }, images == null ? "" : whole.format(images)));
+    const number = (value) => h("td", { class: "n" }, value == null ? "…" : whole.format(value)); // known once all pairs are read
+    const line = (name, numbers, note) => h("tr", {}, h("th", { scope: "row" }, name, note ? h("span", { class: "sub" }, code(note)) : null), ...numbers.map(number));
     const comes = found.comes.map((each) => line(`Comes from ${each.stage}`, [each.pairs, each.images], each.note));
     const head = h("thead", {}, h("tr", {}, ...["Of the pairs that match", "Pairs", "Images"].map((name, i) => h("th", { scope: "col", class: i ? "n" : null }, name))));
     byId("outcome").replaceChildren(h("table", {}, head, h("tbody", {}, line("Kept now", found.kept), line("Stays", found.stays), line("Goes", found.goes), ...(comes.length ? comes : [line("Comes", [0, 0])]))));
