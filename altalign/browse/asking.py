@@ -15,11 +15,9 @@ from PIL import ImageOps
 from altalign import storage
 from altalign.audit import notebook
 from altalign.audit.run_folder import RunFolder
-from altalign.browse.filters import literal
 from altalign.browse.pair import Pictures
 from altalign.browse.pairs import opened, renamed
 from altalign.browse.search import WORDS, searching
-from altalign.data.reasons import KEPT
 from altalign.errors import AltalignError, UsageError
 
 _VALUES, _PICTURE = ("cosine", "share_of_words"), "picture"
@@ -64,11 +62,7 @@ class Asking:
             terms.append({"url": image})
         elif image is not None:
             terms.append({"picture": self._search.keep(_bytes(image))})
-        if key:
-            one = f"key = {literal(key.lower())} ORDER BY reason <> '{KEPT}', n LIMIT 1"
-            if not (found := self._pairs.query(f"SELECT n FROM pairs WHERE {one}")):
-                raise UsageError(f"key {key}: the run has no such pair")
-            terms.append({"pair": found[0][0]})
+        terms += [{"pair": key.lower()}] if key else []
         if not terms:
             raise UsageError("nothing to search for; give a text, an image or a key")
         nearest = self._search.nearest(self._pairs.condition(where), {"terms": terms, "with": embedding}, k)

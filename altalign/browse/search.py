@@ -1,7 +1,7 @@
 """Search: the pairs whose images are nearest to texts and pictures, or whose captions have words.
 
 What is near is decided by embeddings, scores of kind `embedding`, and by the model that made them. They are read into
-an index once the pairs are read. A search is JSON: `terms`, each a `text`, a `pair` (its number), the `url` of an image
+an index once the pairs are read. A search is JSON: `terms`, each a `text`, a `pair` (its key), the `url` of an image
 of the run or a `picture` that was given, perhaps `minus`; and `with`, the name of an embedding.
 """
 
@@ -34,7 +34,11 @@ TERMS_AT_MOST = 16
 WORDS_AT_MOST = 200
 PICTURES_KEPT, SEARCHES_KEPT = 16, 8
 WORDS = "words"  # what has ranked, where no embedding has
-_KINDS = {"text": str, "url": str, "picture": str, "pair": int}
+_KINDS = {"text": str, "url": str, "picture": str, "pair": str}
+_OF_RUN = {  # the column that has what names an image of the run, and what is said where none has it
+    "pair": ("key", "the run has no such pair"),
+    "url": ("image_url", "no image of the run has this URL; give the picture itself"),
+}
 _PUNCTUATION = ".,;:!?\"'()[]…“”„‘’«»¡¿、。，！？"  # around words, not of them
 # Thai, Lao, Burmese, Khmer, CJK and what follows it
 _WITHOUT_SPACES = re.compile("[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u2e80-\U0010ffff]")
@@ -267,17 +271,16 @@ class Search:
         match term.kind:
             case "text":
                 return chosen.of_text(term.value)
-            case "pair":
-                return chosen.of_pair(term.value)
             case "picture":
                 if (data := self._pictures.get(term.value)) is None:
                     raise UsageError("that picture is not kept any more; give it again")
                 return chosen.of_picture(data, "the picture")
+        column, repair = _OF_RUN[term.kind]
         found = self._pairs.query(
-            f"SELECT n FROM pairs WHERE image_url = {literal(term.value)} ORDER BY reason <> '{KEPT}', n LIMIT 1"
+            f"SELECT n FROM pairs WHERE {column} = {literal(term.value)} ORDER BY reason <> '{KEPT}', n LIMIT 1"
         )
         if not found:
-            raise UsageError(f"{term.value[:200]}: no image of the run has this URL; give the picture itself")
+            raise UsageError(f"{term.value[:200]}: {repair}")
         return chosen.of_pair(found[0][0])
 
     def _by_words(self, where: str, terms: Sequence[_Term], k: int) -> Nearest:

@@ -439,7 +439,7 @@ def test_pictures_of_the_run_find_those_like_them(served: Served, picture: bytes
         card(tab, at).locator(".caption").click()
         tab.page.get_by_role("button", name="Like this picture").click()
         chips(tab, f"Like: {like['caption']}")
-        search = {"terms": [{"pair": like["n"]}], "with": "look"}
+        search = {"terms": [{"pair": like["key"]}], "with": "look"}
         found(tab, served.ask("/api/rows", {"search": search})["rows"])
         expect(tab.page.locator("#total")).to_contain_text("by look")
         expect(tab.page.locator("#failed")).to_be_hidden()
@@ -448,7 +448,7 @@ def test_pictures_of_the_run_find_those_like_them(served: Served, picture: bytes
         expect(tab.page.locator("#total")).to_have_text("The search failed.")
         expect(tab.page.locator("#grid .card")).to_have_count(0)
         tab.page.get_by_label("By", exact=True).select_option("clip")
-        found(tab, served.nearest({"text": "red"}, {"pair": like["n"]}))
+        found(tab, served.nearest({"text": "red"}, {"pair": like["key"]}))
         expect(tab.page.locator("#failed")).to_be_hidden()
         assert ["400" in each for each in tab.complaints] == [True]
         tab.complaints.clear()

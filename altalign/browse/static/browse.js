@@ -400,7 +400,7 @@
     isFocused ? byId("pane-title").focus() : before.focus({ preventScroll: true });
     const more = h("div", {}, h("p", { class: "note" }, "Loading…"));
     byId("pane-mark").replaceChildren(markButton(row.key));
-    const like = h("button", { type: "button", click: () => { close(); searchLike({ pair: row.n, name: row.caption ?? "" }); } }, "Like this picture");
+    const like = h("button", { type: "button", click: () => { close(); searchLike({ pair: row.key, name: row.caption ?? "" }); } }, "Like this picture");
     byId("pane-body").replaceChildren(...content(row), ...(row.has_picture && run.searches.length ? [h("p", { class: "buttons" }, like)] : []), more);
     pane.scrollTop = 0;
     askPair(`/api/pair/${row.n}`, null, (found) => more.replaceChildren(...details(found)));
@@ -462,7 +462,7 @@
 
   // What an address may hold of a search; other parts are left out.
   function cleanedSearch(given) {
-    const kinds = { text: "string", url: "string", pair: "number", picture: "string" };
+    const kinds = { text: "string", url: "string", pair: "string", picture: "string" };
     const isTerm = (each) => isObject(each) && Object.keys(kinds).filter((kind) => kind in each).length === 1 && Object.keys(each).every((key) => typeof each[key] === ({ ...kinds, minus: "boolean", name: "string" })[key]);
     const terms = Array.isArray(given?.terms) ? given.terms.filter(isTerm) : [];
     return { terms, ...(run.searches.some((each) => each.name === given?.with) ? { with: given.with } : {}) };
