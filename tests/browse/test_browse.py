@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any, cast
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
 from PIL import Image
@@ -28,11 +29,12 @@ from altalign.audit import rows as run_rows
 from altalign.audit.run_folder import RunFolder
 from altalign.browse import pairs as browse_pairs
 from altalign.browse.filters import Facets, of_select
-from altalign.browse.pair import _rules, details
+from altalign.browse.pair import Pictures, _rules, details
 from altalign.browse.server import Guard, serving
 from altalign.browse.what_if import MOVABLE, what_if
 from altalign.cli import main
-from altalign.data.reasons import RULES, Stage
+from altalign.data.audit_tables import SAMPLES
+from altalign.data.reasons import KEPT, RULES, Stage
 from altalign.errors import UnreadableError, UsageError
 from altalign.rules import own
 from tests.object_stores.servers import Server
@@ -276,6 +278,33 @@ def test_pictures_are_small_and_written_anew(address: str, run: Path) -> None:
     never = ask(address, "/api/rows", {"filter": {"values": {"reason": ["text_too_short"]}}})["rows"][0]
     assert not never["has_picture"]
     assert refused(address, f"/picture/{never['n']}")[0] == 404
+
+
+def test_hostile_pictures_are_shown_as_pixels_alone_or_not(run: Path, tmp_path: Path) -> None:
+    """What galleries keep is as it was found: vast, markup and no picture, or with markup as the name of a camera."""
+    here = shutil.copytree(run, tmp_path / "run")
+    samples = here / SAMPLES.path
+    table = pq.read_table(samples)
+    vast, marked, exif = io.BytesIO(), io.BytesIO(), Image.Exif()
+    Image.new("1", (20_000, 20_000)).save(vast, "PNG")
+    exif[0x010F] = "<script>alert(1)</script>"
+    Image.new("RGB", (300, 200), "red").save(marked, "JPEG", exif=exif)
+    hostile = [vast.getvalue(), b"<svg xmlns='http://www.w3.org/2000/svg' onload='alert(1)'/>", marked.getvalue()]
+    at = table.schema.get_field_index("picture")
+    is_shown = pc.and_(pc.not_equal(table["reason"], KEPT), table["picture"].is_valid()).to_pylist()
+    places = [place for place, shown in enumerate(is_shown) if shown][:3]
+    pictures = table["picture"].to_pylist()
+    for place, picture in zip(places, hostile, strict=True):
+        pictures[place] = picture
+    pq.write_table(table.set_column(at, table.schema.field(at), pa.array(pictures, pa.binary())), samples)
+    with whole(here) as pairs:
+        keys = table["key"].take(places).to_pylist()
+        found = [Pictures(pairs).of(pairs.query(f"SELECT n FROM pairs WHERE key = '{key}'")[0][0]) for key in keys]
+    assert found[:2] == [None, None]
+    data = found[2] or b""
+    assert [b"script" in each for each in (hostile[2], data)] == [True, False]
+    with Image.open(io.BytesIO(data)) as shown:
+        assert (shown.format, shown.size, dict(shown.getexif())) == ("WEBP", (192, 128), {})
 
 
 def test_a_decision_is_commands_that_can_be_given(

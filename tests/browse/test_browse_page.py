@@ -204,6 +204,14 @@ def test_a_choice_filters_and_its_counts_are_the_servers(served: Served) -> None
         expect(tab.page.locator("#total")).to_have_text(served.total())
 
 
+def test_two_browsers_at_once_see_what_each_asks_for(served: Served) -> None:
+    with served.opened() as one, served.opened(1024) as other:
+        one.page.get_by_label("Caption has").fill("a blue")
+        other.page.get_by_label("Caption has").fill("red")
+        for tab, text in ((one, "a blue"), (other, "red")):
+            expect(tab.page.locator("#total")).to_have_text(served.total(text=text))
+
+
 def test_words_and_ranges_find_pairs_in_an_order(served: Served) -> None:
     with served.opened() as tab:
         tab.page.get_by_label("Caption has").fill("RED boat")
