@@ -122,9 +122,12 @@ test: $(VENV)/.dev
 	$(SERVERS)
 	$(VENV)/bin/python -m pytest $(XDIST) -m 'everyday or not ($(LONG))' $(FLAGS)
 
+# PART=faults or others: of the tests that take long and are not everyday's, those of faults and stores, or the others.
+OF_PART_faults := everyday or faults or stores or not ($(LONG))
+OF_PART_others := everyday or not (faults or stores)
 test-all: $(VENV)/.dev
 	$(SERVERS)
-	$(VENV)/bin/python -m pytest $(XDIST) -m 'not (java or cluster)' $(FLAGS)
+	$(VENV)/bin/python -m pytest $(XDIST) -m '($(or $(OF_PART_$(PART)),everyday or not everyday)) and not (java or cluster)' $(FLAGS)
 
 # What `make test-all` takes a sample of; another ALTALIGN_KILLS_SEED draws other points.
 test-kills: $(VENV)/.dev
