@@ -102,8 +102,8 @@ class Pairs:
         self.starts = list(accumulate(rows, initial=0))
         self.total = self.starts.pop()
         self.read, self.is_read, self.trouble = 0, False, ""
-        self._values: dict[str, npt.NDArray[np.int32]] | None = None
         self._lists, self._lock = OrderedDict[tuple[str, str, str], npt.NDArray[np.uint32]](), threading.Lock()
+        self._numbering = threading.Lock()
         columns = own | {name: "VARCHAR" if text else "DOUBLE" for name, text in is_text.items()}
         declared = ", ".join(f"{identifier(name)} {kind}" for name, kind in columns.items())
         connection.execute(f"CREATE TABLE pairs ({declared})")
@@ -129,7 +129,6 @@ class Pairs:
                         columns = dict(zip(rows.column_names, rows.columns, strict=True))
                         self._insert(cursor, pa.table({**arrays, **columns}))
                         row, self.read = row + len(rows), self.read + len(rows)
-                self._values = {column: self._numbered(cursor, column) for column in ("image", "key")}
             self.is_read = True
         except Exception as error:
             self.trouble = one_line(error)
@@ -149,7 +148,7 @@ class Pairs:
         names = [*_OF_BOTH, *(_OF_KEPT if file.shard else (*_OF_DROPPED, "failed"))]
         if self._kept_columns:
             names.append("extra")
-        of_scores, at = self._of_scores(file.shard), 0
+        of_scores, at = self._values(file.shard), 0
         for rows in run_rows.row_groups(self.run.path(file.path), names):
             some = rows
             for name, column in of_scores.items():
@@ -157,7 +156,7 @@ class Pairs:
             at += len(rows)
             yield some
 
-    def _of_scores(self, shard: str) -> "dict[str, pa.ChunkedArray[Any]]":
+    def _values(self, shard: str) -> "dict[str, pa.ChunkedArray[Any]]":
         """The columns of scores of a shard: none of dropped rows, nor of a score that is of another side-car."""
         found: dict[str, pa.ChunkedArray[Any]] = {}
         if shard:
@@ -291,18 +290,22 @@ class Pairs:
 
     def distinct(self, column: str, numbers: npt.NDArray[Any]) -> int | None:
         """How many values pairs have of `image` or `key`; None before all pairs were read."""
-        if self._values is None:
+        if not self.is_read:
             return None
-        is_there = np.zeros(len(self._values[column]) + 1, np.bool_)
-        is_there[self._values[column][numbers]] = True
+        with self._numbering:  # one thread finds them, once
+            of_pairs = self._numbered(column)
+        is_there = np.zeros(self.read + 1, np.bool_)
+        is_there[of_pairs[numbers]] = True
         return int(np.count_nonzero(is_there[:-1]))
 
-    def _numbered(self, cursor: "DuckDBPyConnection", column: str) -> npt.NDArray[np.int32]:
+    @lru_cache(maxsize=2)  # noqa: B019 - of the one object of a server
+    def _numbered(self, column: str) -> npt.NDArray[np.int32]:
         """A number for each value of a column, by pair, -1 of none: DuckDB takes a second to count five million."""
         numbers = np.full(self.read, -1, np.int32)
         ranks = f"SELECT n, dense_rank() OVER (ORDER BY {column}) - 1 AS rank FROM pairs WHERE {column} IS NOT NULL"
-        for batch in cursor.sql(ranks).to_arrow_reader(BATCH_ROWS):
-            numbers[batch["n"].to_numpy()] = batch["rank"].to_numpy()
+        with self._connection.cursor() as cursor:
+            for batch in cursor.sql(ranks).to_arrow_reader(BATCH_ROWS):
+                numbers[batch["n"].to_numpy()] = batch["rank"].to_numpy()
         return numbers
 
     def facet(self, asked: Mapping[str, Any], name: object) -> dict[str, Any]:
