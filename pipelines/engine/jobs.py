@@ -21,6 +21,7 @@ from typing import Any
 
 import apache_beam as beam
 import grpc
+from apache_beam import pipeline as beam_pipeline
 from apache_beam.options.pipeline_options import (
     GoogleCloudOptions,
     JobServerOptions,
@@ -34,6 +35,7 @@ from apache_beam.runners.portability.prism_runner import PrismJobServer
 from apache_beam.runners.portability.spark_runner import SparkJarJobServer
 from apache_beam.runners.runner import PipelineResult
 from apache_beam.runners.worker import sdk_worker
+from apache_beam.utils import interactive_utils
 
 from altalign import storage, terminal
 from altalign.errors import AltalignError, UsageError
@@ -220,6 +222,20 @@ def _read(path: str, place: tuple[int, int]) -> list[object]:
 
 
 @contextmanager
+def _outside_notebooks() -> Iterator[None]:
+    """Hides IPython from Beam, which would name steps after cells and needs a pandas of before 3 for it."""
+    asking: tuple[Any, ...] = (beam_pipeline, interactive_utils)
+    asked = interactive_utils.is_in_ipython
+    for module in asking:
+        module.is_in_ipython = lambda: False
+    try:
+        yield
+    finally:
+        for module in asking:
+            module.is_in_ipython = asked
+
+
+@contextmanager
 def pipeline(run: Run, step: str, given: PipelineOptions) -> Iterator[beam.Pipeline]:
     """A pipeline that runs to its end when the block is over. Whatever ends the waiting cancels the job.
 
@@ -230,17 +246,18 @@ def pipeline(run: Run, step: str, given: PipelineOptions) -> Iterator[beam.Pipel
     if runner in (*MASTER_FLAGS, "dataflow"):
         name = f"{hashlib.sha256(storage.absolute(run.folder).encode()).hexdigest()[:8]}-{step}"
         given.view_as(GoogleCloudOptions).job_name = f"altalign-{name.replace('/', '-').replace('_', '-')}"
-    built = beam.Pipeline(options=given)
-    yield built
-    for jobs_left in reversed(range(JOBS_OF_A_STEP_AT_MOST if is_on_cluster(runner, given) else 1)):
-        try:
-            _run_to_its_end(run, step, built)
-            return
-        except RuntimeError as error:  # what is wrong with the job, from its engine
-            if not jobs_left or unit_errors.is_left(run) or not storage.names(_workers(run)):
-                raise
-            line = f"{step}: {runner.capitalize()} gave the job up ({unit_errors.gist(error)}); it is begun again"
-            terminal.stderr().print(terminal.shown(line), soft_wrap=True)
+    with _outside_notebooks():
+        built = beam.Pipeline(options=given)
+        yield built
+        for jobs_left in reversed(range(JOBS_OF_A_STEP_AT_MOST if is_on_cluster(runner, given) else 1)):
+            try:
+                _run_to_its_end(run, step, built)
+                return
+            except RuntimeError as error:  # what is wrong with the job, from its engine
+                if not jobs_left or unit_errors.is_left(run) or not storage.names(_workers(run)):
+                    raise
+                line = f"{step}: {runner.capitalize()} gave the job up ({unit_errors.gist(error)}); it is begun again"
+                terminal.stderr().print(terminal.shown(line), soft_wrap=True)
 
 
 def _run_to_its_end(run: Run, step: str, built: beam.Pipeline) -> None:
