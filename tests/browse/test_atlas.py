@@ -14,6 +14,7 @@ import subprocess
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from importlib.util import find_spec
 from pathlib import Path
 
 import duckdb
@@ -284,7 +285,10 @@ def asked(connection: http.client.HTTPConnection, path: str, query: Mapping[str,
 
 @pytest.mark.runs
 @needs_umap
-@pytest.mark.skipif(not ATLAS.is_dir(), reason=f"no Embedding Atlas in {ATLAS}: make test-readers")
+@pytest.mark.skipif(
+    not (ATLAS.is_dir() and find_spec("pandas")),
+    reason=f"no Embedding Atlas in {ATLAS} or no pandas: make test-readers",
+)
 def test_embedding_atlas_opens_a_map(
     run: Path, tmp_path: Path, vectors: dict[str, list[float] | None], capsys: pytest.CaptureFixture[str]
 ) -> None:
