@@ -10,6 +10,7 @@ import sys
 from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import settings
@@ -154,3 +155,11 @@ def s3(s3_server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Se
 def gcs(gcs_server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Server:
     """The same of GCS."""
     return gcs_server.for_test(tmp_path, monkeypatch)
+
+
+@pytest.fixture
+def ipython() -> Iterator[Any]:
+    """The shell of IPython, as in a notebook; gone afterwards, for Beam and others ask whether there is one."""
+    of_ipython = pytest.importorskip("IPython.core.interactiveshell", reason="`make test-readers` has it")
+    yield of_ipython.InteractiveShell.instance()
+    of_ipython.InteractiveShell.clear_instance()

@@ -305,13 +305,9 @@ def test_a_dict_gives_the_same_bytes_as_the_command_and_a_path_does(
     assert capfd.readouterr() == ("", "")
 
 
+@pytest.mark.usefixtures("ipython")
 def test_a_notebook_curates(config: dict[str, Any]) -> None:
-    of_ipython = pytest.importorskip("IPython.core.interactiveshell", reason="`make test-readers` has it")
-    of_ipython.InteractiveShell.instance()
-    try:
-        assert altalign.curate(config, progress=False).is_finished
-    finally:
-        of_ipython.InteractiveShell.clear_instance()
+    assert altalign.curate(config, progress=False).is_finished
 
 
 def test_settings_of_a_run_can_be_changed_and_given_back(config: dict[str, Any]) -> None:

@@ -439,17 +439,12 @@ def test_a_run_that_was_searched_still_goes_to_workers(run: Path) -> None:
     assert pickle.loads(pickle.dumps(made)).search("a red ring", k=1)["key"] == made.search("a red ring", k=1)["key"]
 
 
-def test_a_notebook_shows_the_pictures_of_a_search_and_no_others(run: Path) -> None:
-    of_ipython = pytest.importorskip("IPython.core.interactiveshell", reason="`make test-readers` has it")
-    shell = of_ipython.InteractiveShell.instance()
-    try:
-        table = altalign.open(run).search("a red ring", k=3)
-        formatter = shell.display_formatter.formatters["text/html"]
-        assert formatter(table).count("<figure") == 3
-        assert formatter(table.replace_schema_metadata(None)) is None
-        assert formatter(table.select(["cosine", "key"])) is None
-    finally:
-        of_ipython.InteractiveShell.clear_instance()
+def test_a_notebook_shows_the_pictures_of_a_search_and_no_others(run: Path, ipython: Any) -> None:
+    table = altalign.open(run).search("a red ring", k=3)
+    formatter = ipython.display_formatter.formatters["text/html"]
+    assert formatter(table).count("<figure") == 3
+    assert formatter(table.replace_schema_metadata(None)) is None
+    assert formatter(table.select(["cosine", "key"])) is None
 
 
 @pytest.mark.everyday
