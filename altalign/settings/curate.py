@@ -5,7 +5,7 @@ Numbers are from the ALIGN paper (section 3 and appendix A) unless marked "ours"
 """
 
 import re
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from itertools import count
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
@@ -214,6 +214,10 @@ class FetchSettings(Settings):
     """
     bytes_at_most: Annotated[Positive, Fetch] = 20_000_000
     """Bytes of a decompressed body. More: `http_too_large`; in a table: `row_too_large`."""
+    keep_found: bool = False
+    """Keep all that comes from the web as it was found, in `work/`, for as much disk again as comes. Other image rules
+    or [shards] settings then ask for nothing again; without it they ask the web for all images again.
+    """
     threads: Positive = 64
     """Concurrent requests of a process. Waiting for a host's turn takes none."""
     honour_opt_out: Annotated[bool, Fetch] = True
@@ -332,12 +336,17 @@ class ShardsSettings(Settings):
 
     samples_per_shard: Positive = 10_000
     """Samples of a shard; the last may have fewer."""
-    resize_short_side_px: Whole = 0
+    resize_short_side_px: Annotated[Whole, Fetch] = 0
     """Shrink longer short sides to this, as JPEG; `0` keeps the size."""
-    portable: bool = True
+    portable: Annotated[bool, Fetch] = True
     """Store images as upright JPEGs, RGB or gray: other images are encoded (quality 95, first frame, sRGB, on white).
     `false`: as found.
     """
+
+    @property
+    def of_image(self) -> Mapping[str, Any]:
+        """What decides how an image is stored, as keywords of `pixels.to_stored`."""
+        return {"portable": self.portable, "resize_short_side_px": self.resize_short_side_px}
 
 
 class AuditSettings(Settings):

@@ -3,9 +3,12 @@
 The manifest is written last.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+import hashlib
+from collections.abc import Generator, Iterable, Mapping, Sequence
 from contextlib import closing
-from typing import Any, cast
+from itertools import groupby
+from operator import itemgetter
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -13,28 +16,41 @@ import numpy.typing as npt
 from altalign import storage
 from altalign.data import listing
 from altalign.data.reasons import CURATED
-from altalign.filters.image_headers import STRICT_PILLOW
+from altalign.errors import UnreadableError
 from altalign.pipelines.card import CardFacts
 from altalign.pipelines.figures import image_figures
-from altalign.pipelines.images import for_shards
 from altalign.pipelines.near import index
 from altalign.pipelines.opening import summary
-from altalign.pipelines.run import image_tables, marks, outputs, shard_files, shard_tables, text_tables
-from altalign.pipelines.run.image_tables import DECONTAMINATED, image_range, kept_rows
+from altalign.pipelines.run import (
+    image_bytes,
+    image_tables,
+    marks,
+    outputs,
+    pool,
+    shard_files,
+    shard_tables,
+    text_tables,
+)
+from altalign.pipelines.run.image_tables import DECONTAMINATED, kept_rows
 from altalign.pipelines.run.units import Run
-from altalign.storage.ranges import Ranges
 
 READS = (
     image_tables.FETCHED_ROWS,
     image_tables.KEPT_ROWS,
+    image_tables.STORED_IMAGES,
     image_tables.IMAGES,
+    image_tables.GATHERED_IMAGES,
+    image_tables.GATHERED_INDEX,
+    image_tables.PICTURES,
+    text_tables.COPIED_IMAGES,
+    text_tables.FOLDER_FILES,
     text_tables.JUDGE_SAMPLE,
     *(outputs.DROPPED_ROWS[stage] for stage in CURATED),
     *text_tables.TABLE_FACTS.values(),
     image_tables.FOUND_FACTS,
 )
 
-SECONDS_PER_SAMPLE = 1e-3  # docs/concepts/speed.md
+SECONDS_PER_SAMPLE = 0.1e-3  # docs/concepts/speed.md
 
 
 def plan(run: Run) -> list[shard_tables.ShardUnit]:
@@ -59,21 +75,23 @@ def write(run: Run, unit: shard_tables.ShardUnit) -> shard_tables.ShardFacts:
 def write_rows(run: Run, name: str, parts: Iterable[tuple[str, npt.NDArray[np.int64]]]) -> shard_tables.ShardFacts:
     """Write a shard of these rows of fetch units, by their rising numbers among those that decontamination keeps."""
 
-    def fetched() -> Iterator[for_shards.FetchedSample]:
+    def samples() -> Generator[tuple[dict[str, Any], bytes]]:
         for unit, numbers in parts:
-            rows = kept_rows(run, unit).take(numbers).to_pylist()
-            places = [image_range(run, unit, row.pop("blob_offset"), row.pop("blob_bytes")) for row in rows]
-            before = None
-            with Ranges(places) as ranges:
-                for row, place in zip(cast(list[for_shards.Row], rows), ranges, strict=True):
-                    # an image is read once for all its captions
-                    yield for_shards.FetchedSample(row, place, None if place == before else ranges.read(place))
-                    before = place
+            rows = kept_rows(run, unit).take(numbers)
+            images = image_tables.stored_images(run, unit, rows)
+            places = image_bytes.places_as_stored(run, unit, images)
+            of_images = images.select(image_tables.STORED_COLUMNS).to_pylist()
+            of_rows = groupby(rows.to_pylist(), itemgetter("image_id"))  # an image is read once for all its captions
+            with pool.reading(run, image_bytes.whole_files(run, images)):
+                every = zip(places, image_bytes.read_each(places), of_images, of_rows, strict=True)
+                for place, data, stored, (_, of_image) in every:
+                    if data is None or hashlib.sha256(data).hexdigest() != stored["sha256"]:
+                        what = f"the image at byte {place.offset:,} is not the one that was fetched"
+                        raise UnreadableError(f"{place.path}: {what}")
+                    yield from (({**row, **stored}, data) for row in of_image)
 
-    images = for_shards.images(fetched(), run.config.shards, threads=run.config.engine.threads)
-    with STRICT_PILLOW, closing(images):
-        samples = (({**row, **image.measured}, image.bytes) for row, image in images)
-        return shard_files.write_shard(run.path("shards"), name, samples)
+    with closing(samples()) as every:
+        return shard_files.write_shard(run.path("shards"), name, every)
 
 
 def conclude(run: Run) -> None:
