@@ -21,7 +21,9 @@ if TYPE_CHECKING:
     from altalign.audit.checks import Check
 
 PAGE, CHECKS, NUMBERS = REPORT
-SHARDS_AFTER_A_CURATION = 8  # read when a curation ends, of its newest generation; `altalign audit` reads all
+# when a curation ends, so many shards of its newest generation are read, and about so many of their images decoded;
+# `altalign audit` looks at all
+SHARDS_AFTER_A_CURATION, IMAGES_AFTER_A_CURATION = 8, 1_000
 NOT_WRITTEN = (AltalignError, OSError, MemoryError)  # what `reported` may raise: the run is whole nevertheless
 
 
@@ -107,6 +109,7 @@ def checked(
     folder: str,
     *,
     shards_at_most: int | None,
+    images_at_most: int | None = None,
     is_written: bool,
     words: Mapping[str, str] | None = None,
     is_full: bool = False,
@@ -123,7 +126,7 @@ def checked(
         # Arrow, NumPy, templates: half a second, which --help need not wait for
         from altalign.audit import checks
 
-        results = checks.run_checks(run, shards_at_most=shards_at_most)
+        results = checks.run_checks(run, shards_at_most=shards_at_most, images_at_most=images_at_most)
         results += checks.check_absence(run) if is_full else []
         if is_written:
             from altalign.audit.report import page
@@ -155,7 +158,8 @@ def reported(folder: str) -> "tuple[RunFolder, list[Check]] | None":
         numbers = [generations.number_of(str(entry["name"])) for entry in entries if "name" in entry]
         newest = max(numbers, default=1)
         came = numbers.count(newest) if newest > 1 else SHARDS_AFTER_A_CURATION
-    return checked(folder, shards_at_most=min(SHARDS_AFTER_A_CURATION, came), is_written=True)
+    shards = min(SHARDS_AFTER_A_CURATION, came)
+    return checked(folder, shards_at_most=shards, images_at_most=IMAGES_AFTER_A_CURATION, is_written=True)
 
 
 def after_curation(folder: str) -> int:
