@@ -201,7 +201,8 @@ def names(folder: str) -> list[str]:
 def _entry(number: int, outcome: Outcome) -> bytes:
     reason, http_code, size, measured, failed, stored, picture, features, *places = outcome
     coded = [None if each is None else b64encode(each).decode() for each in (picture, features)]
-    return _line([number, reason, http_code, size, [] if reason else measured, failed, stored, coded, *places])
+    of_image = [[] if reason else list(measured), failed, stored and list(stored)]
+    return _line([number, reason, http_code, size, *of_image, coded, *places])
 
 
 def _line(value: object) -> bytes:

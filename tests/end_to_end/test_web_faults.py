@@ -368,7 +368,7 @@ def test_nothing_is_left_open_after_a_failure(server: WebServer, folder: Path, m
     threads, before = set(threading.enumerate()), sockets()
     real = measuring.measure
 
-    def failing(data: bytes, *, url: str, **rest: Any) -> measuring.Measured:
+    def failing(data: bytes, *, url: str, **rest: Any) -> Any:
         if url.endswith("/png/7"):
             raise AltalignError("no memory to speak of")
         return real(data, url=url, **rest)
