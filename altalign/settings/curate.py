@@ -215,8 +215,8 @@ class FetchSettings(Settings):
     bytes_at_most: Annotated[Positive, Fetch] = 20_000_000
     """Bytes of a decompressed body. More: `http_too_large`; in a table: `row_too_large`."""
     keep_found: bool = False
-    """Keep all that comes from the web as it was found, in `work/`, for as much disk again as comes. Other image rules
-    or [shards] settings then ask for nothing again; without it they ask the web for all images again.
+    """Keep all that comes from the web as it was found, in `work/`: as much disk as comes. Without it, `--rerun` with
+    other image rules or form of shards asks the web again for images that were dropped or encoded.
     """
     threads: Positive = 64
     """Concurrent requests of a process. Waiting for a host's turn takes none."""
