@@ -35,6 +35,8 @@ EXTRACTED = pa.schema(
 # The strings of a candidate, which every stage hands on as they are.
 STRINGS = ("image_url", "caption", "page_url", "source_key", "extra")
 
+CARRIED = (*STRINGS, "page_said")  # and what its page says, up to the stage that drops by it
+
 # A candidate of the pool: cleaned caption (never null), URL trimmed and without its fragment where it is valid.
 CANDIDATE = pa.schema([field for field in EXTRACTED if field.name not in ("reason", "failed")])
 
