@@ -17,18 +17,17 @@ from altalign import storage
 from altalign.data.preferences import STATEMENTS_AT_MOST, from_text
 from altalign.data.reasons import REASONS, DropReason, Stage
 from altalign.filters import identity
-from altalign.filters.reservations import Said, of_image, of_robots, of_tdmrep, opposed
+from altalign.filters.reservations import Said, of_image, of_robots, of_tdmrep, opposed, product_token, reason
+from altalign.filters.reservations.robots_txt import BYTES_AT_MOST
 from altalign.machine import interrupts
 from altalign.pipelines import read
 from altalign.pipelines.images.measuring import Outcome
 from altalign.pipelines.run import pool, text_tables
-from altalign.pipelines.run.image_places import PLACE, Kind, Places, as_bytes, first_of_each
+from altalign.pipelines.run.image_places import Kind, Places, as_bytes, first_of_each
 from altalign.pipelines.run.units import Run
-from altalign.pipelines.web import robots
 from altalign.settings.curate import FetchSettings
 
 _ORDER = {reason: at for at, reason in enumerate(REASONS[Stage.FETCH])}
-_AS_REASON = str.maketrans("-.", "__")
 _BY_ROW = frozenset(reason for reason in _ORDER if reason.startswith("opt_out_")) - {DropReason.OPT_OUT_ROBOTS_TXT}
 
 
@@ -41,13 +40,11 @@ class Listener(NamedTuple):
     @classmethod
     def of(cls, settings: FetchSettings) -> "Listener":
         """The one that settings describe."""
-        return cls(settings.purpose, robots.product_token(settings.user_agent_sent))
+        return cls(settings.purpose, product_token(settings.user_agent_sent))
 
     def reasons(self, said: Iterable[Said]) -> list[DropReason]:
         """Why statements drop what they are of, in the order of reasons."""
-        found = opposed(said, self.purpose, self.token)
-        return [DropReason(f"opt_out_{notation.translate(_AS_REASON)}") for notation in found]
-
+        return [reason(notation) for notation in opposed(said, self.purpose, self.token)]
 
     def look(self, data: bytes, said: Iterable[Said]) -> tuple[tuple[Said, ...], list[DropReason]]:
         """All that was said of an image, by itself too, and why that drops it."""
@@ -147,4 +144,4 @@ def _notice(run: Run, places: Places, url: str) -> read.Captured | None:
     else:
         with pool.reading(run, [number]):
             found = read.captured(file.path, offset)
-    return found and found._replace(data=found.data[: robots.BYTES_AT_MOST])
+    return found and found._replace(data=found.data[:BYTES_AT_MOST])
