@@ -312,6 +312,9 @@ PAPERS: Mapping[str, Paper] = {
     ),
 }
 
+# What rights holders say against the purpose, a reason a notation.
+OPT_OUTS = tuple(reason for reason in DropReason if reason.startswith("opt_out_"))
+
 # Failures that a later try may mend. Final answers are not asked for again: a status other than 429 and 5xx, an opt-out
 # and a refusal.
 PASSING = (DropReason.HTTP_NOT_ASKED, DropReason.HTTP_TIMEOUT, DropReason.HTTP_UNREACHABLE, DropReason.HTTP_BROKEN)

@@ -23,6 +23,7 @@ from altalign.pipelines.run.image_tables import FETCHED
 from altalign.pipelines.run.text_tables import EXTRACTED, GROUPED
 from altalign.pipelines.run.units import Grown, InputFile, Module, Run
 from altalign.pipelines.web import journal
+from altalign.pipelines.web.robots import product_token
 from altalign.rules import own
 from altalign.settings.common import dump, flatten, stage_of
 from altalign.settings.curate import CurateConfig
@@ -47,6 +48,8 @@ def grounds_of(config: CurateConfig, files: Sequence[InputFile], modules: Sequen
     for name, value in flatten(config.model_dump(mode="json")):
         if (stage := stage_of(CurateConfig, name)) is not None:
             reads[stage if stage in STAGES else "write"][name] = value
+    if any(each.kind in ("warc", "wat") for each in config.input):  # whose pages may address this robot by its name
+        reads["extract"]["robot of fetch.user_agent"] = product_token(config.fetch.user_agent_sent)
     reads["extract"]["files"] = [file.path for file in files]
     of_fetch = [*units.files_named(config), *config.fetch.blocked_domains, *config.fetch.blocked_urls]
     of_calibration = calibration_files.files_of(config.decontaminate.calibration)

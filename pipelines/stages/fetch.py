@@ -25,8 +25,8 @@ from altalign.data.reasons import REASONS, DropReason, Stage, ask, reasons_of
 from altalign.data.schema import RULES_VERSION, STRINGS
 from altalign.data.stages import REMOVED_FILE, damaged
 from altalign.filters import identity
-from altalign.filters.reservations import Said
 from altalign.filters.image_headers import STRICT_PILLOW
+from altalign.filters.reservations import Said
 from altalign.machine import interrupts, memory
 from altalign.pipelines import read
 from altalign.pipelines.engine.jobs import create
@@ -194,7 +194,10 @@ def _write(run: Run, unit: FetchUnit, rows: pa.Table) -> FetchFacts:
     image_tables.FEATURES.save(run, np.frombuffer(features, np.int16).reshape(-1, dimensions), unit["name"])
     image_tables.FETCHED_ROWS.write(run, kept, unit["name"])
     of_images = rows.take(first_of_each_image(rows))
-    for name, part in (("has_come", seen), ("is_kept", kept)):  # of an image that one page alone opposes, some rows have
+    for name, part in (
+        ("has_come", seen),
+        ("is_kept", kept),
+    ):  # of an image that one page alone opposes, some rows have
         of_images = of_images.append_column(name, _is_among(of_images, part))
     of_hosts = (parquet.values(of_images, name) for name in ("image_id", "image_url", "has_come", "is_kept"))
     return FetchFacts(

@@ -4,7 +4,7 @@ An image has what its answer and the bytes themselves say and, of a web archive,
 origin say as archived. A row also has what its page says: that alone may differ between the rows of an image.
 """
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from itertools import groupby
 from typing import NamedTuple
 from urllib.parse import urlsplit
@@ -15,21 +15,21 @@ import pyarrow as pa
 
 from altalign import storage
 from altalign.data.preferences import STATEMENTS_AT_MOST, from_text
-from altalign.data.reasons import REASONS, DropReason, Stage
+from altalign.data.reasons import OPT_OUTS, REASONS, DropReason, Stage
 from altalign.filters import identity
 from altalign.filters.reservations import Said, of_image, of_robots, of_tdmrep, opposed
 from altalign.machine import interrupts
 from altalign.pipelines import read
 from altalign.pipelines.images.measuring import Outcome
 from altalign.pipelines.run import pool, text_tables
-from altalign.pipelines.run.image_places import PLACE, Kind, Places, as_bytes, first_of_each
+from altalign.pipelines.run.image_places import Kind, Places, as_bytes, first_of_each
 from altalign.pipelines.run.units import Run
 from altalign.pipelines.web import robots
 from altalign.settings.curate import FetchSettings
 
 _ORDER = {reason: at for at, reason in enumerate(REASONS[Stage.FETCH])}
 _AS_REASON = str.maketrans("-.", "__")
-_BY_ROW = frozenset(reason for reason in _ORDER if reason.startswith("opt_out_")) - {DropReason.OPT_OUT_ROBOTS_TXT}
+_BY_ROW = frozenset(OPT_OUTS) - {DropReason.OPT_OUT_ROBOTS_TXT}
 
 
 class Listener(NamedTuple):
@@ -47,7 +47,6 @@ class Listener(NamedTuple):
         """Why statements drop what they are of, in the order of reasons."""
         found = opposed(said, self.purpose, self.token)
         return [DropReason(f"opt_out_{notation.translate(_AS_REASON)}") for notation in found]
-
 
     def look(self, data: bytes, said: Iterable[Said]) -> tuple[tuple[Said, ...], list[DropReason]]:
         """All that was said of an image, by itself too, and why that drops it."""
@@ -110,9 +109,9 @@ def of_rows(
 # What origins say in archives -----------------------------------------------------------------------------------------
 
 
-def of_origins(run: Run, urls: Sequence[str | None]) -> list[Collection[Said]]:
-    """What the origins of n images say of them, in robots.txt and tdmrep.json as the run's archives have them."""
-    found: list[Collection[Said]] = [()] * len(urls)
+def of_origins(run: Run, urls: Sequence[str | None]) -> list[Sequence[Said] | None]:
+    """What the origins of n images say of them, in robots.txt and tdmrep.json of archives; None: no archive has one."""
+    found: list[Sequence[Said] | None] = [None] * len(urls)
     if not storage.exists(text_tables.ALL_NOTICES.path(run)):
         return found
     places, token = text_tables.ALL_NOTICES.array(run, mapped=True), Listener.of(run.config.fetch).token

@@ -259,7 +259,9 @@ def _places_of_headers(names: tuple[bytes, ...]) -> tuple[list[list[int]], dict[
     lower = [name.lower() for name in names]
     needed = b"content-type", b"transfer-encoding", b"content-encoding"
     of_body = [[at for at, name in enumerate(lower) if name == each] for each in needed]
-    of_use = {name: [at for at, each in enumerate(lower) if each == name.encode()][:STATEMENTS_AT_MOST] for name in HEADERS}
+    of_use = {
+        name: [at for at, each in enumerate(lower) if each == name.encode()][:STATEMENTS_AT_MOST] for name in HEADERS
+    }
     return of_body, {name: places for name, places in of_use.items() if places}
 
 

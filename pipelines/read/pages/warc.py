@@ -15,8 +15,8 @@ from typing import Any, BinaryIO, NamedTuple
 from fastwarc.warc import WarcRecordType
 
 from altalign import storage
-from altalign.errors import UnreadableError
 from altalign.data.preferences import as_text, from_text
+from altalign.errors import UnreadableError
 from altalign.filters import captions
 from altalign.filters.image_headers import sniff
 from altalign.filters.reservations import HEADERS, Said, of_headers, of_metas
