@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 from typing import NamedTuple
 
-# In the order in which they are reported, each with the table of docs/reference/reservations.md.
+# In the order in which they are reported. docs/reference/reservations.md has the document of each.
 NOTATIONS = (
     "x-robots-tag",
     "meta-robots",
@@ -15,9 +15,10 @@ NOTATIONS = (
     "c2pa",
     "robots.txt",
 )
-# any training, by the stricter reading; of generative models; of others; search; none at all
+# any training, by the stricter reading; of generative models; of other models; a search index; nothing is opposed
 PURPOSES = ("train", "train-generative", "train-other", "search", "keep all")
 VALUE_AT_MOST = 500  # characters
+AT_MOST = 100  # looked at, of one kind in one file: thousands are a mistake, or malice
 
 
 class Said(NamedTuple):
@@ -29,10 +30,10 @@ class Said(NamedTuple):
     when: str | None  # UTC, ISO 8601, in seconds; None: of a file in hand
 
 
-def short(value: str, words: Iterable[str]) -> str:
-    """A list of members between commas in one line; of one that is too long the members that have one of `words`."""
+def short(value: str, words: Iterable[str] = ()) -> str:
+    """A value in one line. Of a list that is too long, the members that have one of the words alone."""
     value = " ".join(value.split())
     if len(value) > VALUE_AT_MOST:
         members = [member.strip() for member in value.split(",")]
-        value = ", ".join(member for member in members if any(word in member.lower() for word in words))
+        value = ", ".join(member for member in members if any(word in member.lower() for word in words)) or value
     return value[:VALUE_AT_MOST]

@@ -1,36 +1,56 @@
-"""Content-Usage (draft-ietf-aipref-vocab-08, -attach-05) and Content-Signal (contentsignals.org)."""
+"""`content-usage` (draft-ietf-aipref-vocab-08, -attach-05) and `content-signal` (contentsignals.org).
 
-from collections.abc import Iterable
+Values are dictionaries of structured fields (RFC 9651), such as `train-ai=n, search=y`. A member that cannot be read
+says nothing, and of several with the same key the last counts.
+"""
+
+import re
 
 YES_NO = {"content-usage": ("y", "n"), "content-signal": ("yes", "no")}
-WORDS = ("train-ai", "train-genai", "bots", "search", "ai-train")
+WORDS = ("train-ai", "train-genai", "bots", "ai-use", "search", "ai-train", "ai-input")
+_LINE = re.compile(r"(?:(?P<path>/\S*)\s+)?(?P<values>.*)")
 
 
-def opposes(notation: str, values: Iterable[str], purpose: str) -> bool:
-    """Whether the values of one header, or of one line, oppose a purpose.
+def opposes(notation: str, value: str, purpose: str) -> bool:
+    """Whether a statement opposes a purpose: a header, or lines of robots.txt.
 
-    They are dictionaries of structured fields (RFC 9651), such as `train-ai=n, search=y`. A member that cannot be read
-    says nothing, and of several with the same key the last counts.
+    Of lines, that with the longest path decides that says something of the purpose; of the same path, the no.
     """
-    says = choices(notation, values)
+    found = list[tuple[int, bool]]()
+    for line in value.split("\n"):
+        path, values = parted(line)
+        if (is_allowed := says(notation, values, purpose)) is not None:
+            found.append((len(path), not is_allowed))
+    return max(found, default=(0, False))[1]
+
+
+def parted(line: str) -> tuple[str, str]:
+    """The path and the dictionary of a line of robots.txt; a header has no path."""
+    match = _LINE.fullmatch(line)
+    return (match["path"] or "/", match["values"]) if match else ("/", "")
+
+
+def says(notation: str, values: str, purpose: str) -> bool | None:
+    """Whether a dictionary allows a purpose; None: it does not say."""
+    choices = _choices(notation, values)
     if notation == "content-signal":
-        return says.get("search" if purpose == "search" else "ai-train") is False
-    # Drafts 02 and 03 also had `bots` for every use, and `train-genai` for a part of training.
-    every = says.get("bots")
+        return choices.get("search" if purpose == "search" else "ai-train")
+    # Drafts 03 and 04 had `bots` for every use, and 02 and 03 `train-genai` for generative training, as a part of
+    # `train-ai`, which is generative training alone by now.
+    every = choices.get("bots")
     if purpose == "search":
-        return says.get("search", every) is False
-    generative = says.get("train-genai") is False or says.get("train-ai", every) is False
-    other = "train-ai" not in says and every is False
-    return {"train": generative or other, "train-generative": generative, "train-other": other}[purpose]
+        return choices.get("search", every)
+    if purpose == "train-other":
+        return True if choices.get("train-ai") else every
+    return False if choices.get("train-genai") is False else choices.get("train-ai", every)
 
 
-def choices(notation: str, values: Iterable[str]) -> dict[str, bool]:
-    """What is allowed and what is not, by key."""
+def _choices(notation: str, values: str) -> dict[str, bool]:
     yes, no = YES_NO[notation]
-    found = dict[str, bool]()
-    for member in (member for value in values for member in value.split(",")):
+    choices = dict[str, bool]()
+    for member in values.split(","):
         key, _, choice = (part.strip() for part in member.partition(";")[0].lower().partition("="))
-        found.pop(key, None)
+        choices.pop(key, None)
         if choice in (yes, no):
-            found[key] = choice == yes
-    return found
+            choices[key] = choice == yes
+    return choices
