@@ -15,6 +15,7 @@ from altalign.data import lineage
 from altalign.data.schema import RULES_VERSION, SCHEMA_VERSION
 from altalign.data.stages import OF_FETCHED, OUTPUTS, REMOVED_FILE, STAGES, RunRecord, StageRecord, damaged
 from altalign.errors import AltalignError, UsageError
+from altalign.filters.reservations import product_token
 from altalign.pipelines.images import calibration_files
 from altalign.pipelines.opening.find import named_tables
 from altalign.pipelines.read import test_sets
@@ -23,7 +24,6 @@ from altalign.pipelines.run.image_tables import FETCHED
 from altalign.pipelines.run.text_tables import EXTRACTED, GROUPED
 from altalign.pipelines.run.units import Grown, InputFile, Module, Run
 from altalign.pipelines.web import journal
-from altalign.pipelines.web.robots import product_token
 from altalign.rules import own
 from altalign.settings.common import dump, flatten, stage_of
 from altalign.settings.curate import CurateConfig

@@ -20,6 +20,7 @@ from altalign.data.reasons import DropReason, Stage
 from altalign.data.schema import BROKEN, CANDIDATE, DROPPED, STRINGS
 from altalign.errors import AltalignError, UnreadableError
 from altalign.filters import identity
+from altalign.filters.reservations import product_token
 from altalign.machine import interrupts
 from altalign.pipelines import read
 from altalign.pipelines.figures.text_figures import smallest_keys
@@ -28,7 +29,6 @@ from altalign.pipelines.read.stretches import STRETCH_BYTES
 from altalign.pipelines.read.tables import table
 from altalign.pipelines.run import image_places, outputs, pool, text_tables
 from altalign.pipelines.run.units import InputFile, Run, Table
-from altalign.pipelines.web import robots
 from altalign.storage import parquet
 
 # measured on the books in examples/: docs/concepts/speed.md
@@ -92,7 +92,7 @@ def _extract_file(run: Run, file: InputFile, stamp: list[int | str]) -> text_tab
         candidates = stack.enter_context(parquet.writing(text_tables.CANDIDATES.path(run, name), CANDIDATE))
         broken = stack.enter_context(parquet.writing(text_tables.BROKEN_RECORDS.path(run, name), DROPPED))
         images = stack.enter_context(storage.write(text_tables.COPIED_IMAGES.path(run, name)))
-        token = robots.product_token(run.config.fetch.user_agent_sent)
+        token = product_token(run.config.fetch.user_agent_sent)
         whole = () if file.part else read.read(file.path, settings, file.named, token)
         for stretch in _read_part(run, file, file.part) if file.part else whole:
             interrupts.check()

@@ -17,14 +17,14 @@ from altalign import storage
 from altalign.data.preferences import STATEMENTS_AT_MOST, from_text
 from altalign.data.reasons import OPT_OUTS, REASONS, DropReason, Stage
 from altalign.filters import identity
-from altalign.filters.reservations import Said, of_image, of_robots, of_tdmrep, opposed
+from altalign.filters.reservations import Reservations, Robots, Said, of_image, opposed, product_token
+from altalign.filters.reservations.robots_txt import BYTES_AT_MOST
 from altalign.machine import interrupts
 from altalign.pipelines import read
 from altalign.pipelines.images.measuring import Outcome
 from altalign.pipelines.run import pool, text_tables
 from altalign.pipelines.run.image_places import Kind, Places, as_bytes, first_of_each
 from altalign.pipelines.run.units import Run
-from altalign.pipelines.web import robots
 from altalign.settings.curate import FetchSettings
 
 _ORDER = {reason: at for at, reason in enumerate(REASONS[Stage.FETCH])}
@@ -41,7 +41,7 @@ class Listener(NamedTuple):
     @classmethod
     def of(cls, settings: FetchSettings) -> "Listener":
         """The one that settings describe."""
-        return cls(settings.purpose, robots.product_token(settings.user_agent_sent))
+        return cls(settings.purpose, product_token(settings.user_agent_sent))
 
     def reasons(self, said: Iterable[Said]) -> list[DropReason]:
         """Why statements drop what they are of, in the order of reasons."""
@@ -118,13 +118,11 @@ def of_origins(run: Run, urls: Sequence[str | None]) -> list[Sequence[Said] | No
     origins = [(_origin(url), number) for number, url in enumerate(urls) if url]
     for origin, numbers in groupby(sorted(origins), key=lambda pair: pair[0]):
         interrupts.check()
-        notices = [_notice(run, places, origin + path) for path in read.NOTICES]
-        for _, number in numbers if any(notices) else ():
-            url, (rules, rights) = str(urls[number]), notices
-            found[number] = distinct(
-                of_robots(rules.data, url, token, rules.when) if rules else (),
-                of_tdmrep(rights.data, url, rights.when) if rights else (),
-            )
+        rules, rights = (_notice(run, places, origin + path) for path in read.NOTICES)
+        of_robots, of_tdmrep = Robots.parse(rules.data, token), Reservations.parse(rights.data)
+        for _, number in numbers if rules != rights else ():  # two that are not there are the same
+            url = str(urls[number])
+            found[number] = distinct(of_robots.archived(url, rules.when), of_tdmrep.said(url, rights.when))
     return found
 
 
@@ -133,11 +131,11 @@ def _origin(url: str) -> str:
     return f"{parts.scheme}://{parts.netloc}"
 
 
-def _notice(run: Run, places: Places, url: str) -> read.Captured | None:
-    """What an archive has under this URL of an origin; None where none has it."""
+def _notice(run: Run, places: Places, url: str) -> read.Captured:
+    """What an archive has under this URL of an origin; nothing where none has it."""
     (place,), (is_there,) = first_of_each(places, as_bytes(identity.image_ids(pa.array([url], pa.string()))))
     if not is_there:
-        return None
+        return read.Captured(b"")
     number, offset, length = (int(place[name]) for name in ("file", "offset", "length"))
     file = run.files[number]
     if place["kind"] == Kind.COPIED:
@@ -145,5 +143,5 @@ def _notice(run: Run, places: Places, url: str) -> read.Captured | None:
         found = read.Captured.of_copy(copied)
     else:
         with pool.reading(run, [number]):
-            found = read.captured(file.path, offset)
-    return found and found._replace(data=found.data[: robots.BYTES_AT_MOST])
+            found = read.captured(file.path, offset) or read.Captured(b"")
+    return found._replace(data=found.data[:BYTES_AT_MOST])

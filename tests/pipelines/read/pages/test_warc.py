@@ -386,7 +386,8 @@ def test_a_copied_page_keeps_its_head_alone_and_an_image_called_a_page_all(tmp_p
         response("http://a/q", b"\x89PNG\0" + b"x" * 5_000),
     ]
     _, _, places = read_all(write(tmp_path / "a.warc.gz", records, "whole"))
-    assert [len(place["bytes"] or b"") for place in places] == [0, 1_024, 5_005]
+    copies = [read.Captured.of_copy(place["bytes"] or b"") for place in places]
+    assert [len(copy.data) for copy in copies] == [0, 1_024, 5_005]
 
 
 def test_there_are_no_bytes_where_there_is_no_record(tmp_path):
