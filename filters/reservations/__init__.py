@@ -63,9 +63,7 @@ def of_metas(metas: Iterable[tuple[str, str]], token: str, when: str | None) -> 
 
 def of_robots(body: bytes, url: str, token: str, when: str | None) -> list[Said]:
     """What a robots.txt that an archive holds says of a URL of its origin, a ban of our robot included."""
-    robots = Robots.parse(body, token)
-    ban = [] if robots.allows(url) else [Said("robots.txt", "Disallow", "robots.txt", when)]
-    return robots.said(url, when) + ban
+    return Robots.parse(body, token).archived(url, when)
 
 
 def of_tdmrep(body: bytes, url: str, when: str | None) -> list[Said]:

@@ -71,6 +71,11 @@ class Robots:
                 found.append(Said(notation, _deciding(notation, lines), "robots.txt", when))
         return found + [Said("rsl", url, "robots.txt", when) for url in self.licenses]
 
+    def archived(self, url: str, when: str | None) -> list[Said]:
+        """The same of a file that an archive holds, a ban of the robot included."""
+        ban = [] if self.allows(url) else [Said("robots.txt", "Disallow", "robots.txt", when)]
+        return self.said(url, when) + ban
+
     @property
     def bytes(self) -> int:
         """About how much memory they take."""

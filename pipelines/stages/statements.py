@@ -4,7 +4,7 @@ An image has what its answer and the bytes themselves say and, of a web archive,
 origin say as archived. A row also has what its page says: that alone may differ between the rows of an image.
 """
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from itertools import groupby
 from typing import NamedTuple
 from urllib.parse import urlsplit
@@ -15,9 +15,9 @@ import pyarrow as pa
 
 from altalign import storage
 from altalign.data.preferences import STATEMENTS_AT_MOST, from_text
-from altalign.data.reasons import REASONS, DropReason, Stage
+from altalign.data.reasons import OPT_OUTS, REASONS, DropReason, Stage
 from altalign.filters import identity
-from altalign.filters.reservations import Said, of_image, of_robots, of_tdmrep, opposed, product_token, reason
+from altalign.filters.reservations import Reservations, Robots, Said, of_image, opposed, product_token, reason
 from altalign.filters.reservations.robots_txt import BYTES_AT_MOST
 from altalign.machine import interrupts
 from altalign.pipelines import read
@@ -27,8 +27,8 @@ from altalign.pipelines.run.image_places import Kind, Places, as_bytes, first_of
 from altalign.pipelines.run.units import Run
 from altalign.settings.curate import FetchSettings
 
-_ORDER = {reason: at for at, reason in enumerate(REASONS[Stage.FETCH])}
-_BY_ROW = frozenset(reason for reason in _ORDER if reason.startswith("opt_out_")) - {DropReason.OPT_OUT_ROBOTS_TXT}
+_ORDER = {name: at for at, name in enumerate(REASONS[Stage.FETCH])}
+_BY_ROW = frozenset(OPT_OUTS) - {DropReason.OPT_OUT_ROBOTS_TXT}
 
 
 class Listener(NamedTuple):
@@ -107,22 +107,20 @@ def of_rows(
 # What origins say in archives -----------------------------------------------------------------------------------------
 
 
-def of_origins(run: Run, urls: Sequence[str | None]) -> list[Collection[Said]]:
-    """What the origins of n images say of them, in robots.txt and tdmrep.json as the run's archives have them."""
-    found: list[Collection[Said]] = [()] * len(urls)
+def of_origins(run: Run, urls: Sequence[str | None]) -> list[Sequence[Said] | None]:
+    """What the origins of n images say of them, in robots.txt and tdmrep.json of archives; None: no archive has one."""
+    found: list[Sequence[Said] | None] = [None] * len(urls)
     if not storage.exists(text_tables.ALL_NOTICES.path(run)):
         return found
     places, token = text_tables.ALL_NOTICES.array(run, mapped=True), Listener.of(run.config.fetch).token
     origins = [(_origin(url), number) for number, url in enumerate(urls) if url]
     for origin, numbers in groupby(sorted(origins), key=lambda pair: pair[0]):
         interrupts.check()
-        notices = [_notice(run, places, origin + path) for path in read.NOTICES]
-        for _, number in numbers if any(notices) else ():
-            url, (rules, rights) = str(urls[number]), notices
-            found[number] = distinct(
-                of_robots(rules.data, url, token, rules.when) if rules else (),
-                of_tdmrep(rights.data, url, rights.when) if rights else (),
-            )
+        rules, rights = (_notice(run, places, origin + path) for path in read.NOTICES)
+        of_robots, of_tdmrep = Robots.parse(rules.data, token), Reservations.parse(rights.data)
+        for _, number in numbers if rules != rights else ():  # two that are not there are the same
+            url = str(urls[number])
+            found[number] = distinct(of_robots.archived(url, rules.when), of_tdmrep.said(url, rights.when))
     return found
 
 
@@ -131,11 +129,11 @@ def _origin(url: str) -> str:
     return f"{parts.scheme}://{parts.netloc}"
 
 
-def _notice(run: Run, places: Places, url: str) -> read.Captured | None:
-    """What an archive has under this URL of an origin; None where none has it."""
+def _notice(run: Run, places: Places, url: str) -> read.Captured:
+    """What an archive has under this URL of an origin; nothing where none has it."""
     (place,), (is_there,) = first_of_each(places, as_bytes(identity.image_ids(pa.array([url], pa.string()))))
     if not is_there:
-        return None
+        return read.Captured(b"")
     number, offset, length = (int(place[name]) for name in ("file", "offset", "length"))
     file = run.files[number]
     if place["kind"] == Kind.COPIED:
@@ -143,5 +141,5 @@ def _notice(run: Run, places: Places, url: str) -> read.Captured | None:
         found = read.Captured.of_copy(copied)
     else:
         with pool.reading(run, [number]):
-            found = read.captured(file.path, offset)
-    return found and found._replace(data=found.data[:BYTES_AT_MOST])
+            found = read.captured(file.path, offset) or read.Captured(b"")
+    return found._replace(data=found.data[:BYTES_AT_MOST])

@@ -173,7 +173,8 @@ def _entry(number: int, outcome: Outcome) -> bytes:
     reason, http_code, offset, size, measured, said = outcome
     features = measured.features and b64encode(measured.features).decode()
     values = [] if reason else list(measured._replace(features=features))  # type: ignore[arg-type]
-    return _line([number, reason, http_code, offset, size, values, said])
+    heard = None if said is None else [list(each) for each in said]
+    return _line([number, reason, http_code, offset, size, values, heard])
 
 
 def _line(value: object) -> bytes:
