@@ -278,7 +278,7 @@ def _fetch_from_web(run: Run, unit: FetchUnit, rows: pa.Table, excluded: Outcome
         with pool.reading(run, _whole_files(run, of_files)):
             for number, found in zip(own_files.tolist(), captured(run, of_files), strict=True):
                 if isinstance(found, DropReason):
-                    kept.failed(number, found, None, None)
+                    kept.failed(number, found, None)
                 else:
                     hear(number, found.data, found.said, None)
         numbers = np.flatnonzero(missing & ~in_hand).tolist()
