@@ -48,7 +48,7 @@ GIVEN_BY = {
     DropReason.HTTP_UNREACHABLE: "pipelines/web/transport.py: _failed",
     DropReason.HTTP_BROKEN: "pipelines/web/transport.py: _failed",
     DropReason.HTTP_TOO_LARGE: "pipelines/web/transport.py: Transport._body",
-    DropReason.HTTP_OPT_OUT: "pipelines/web/transport.py: Transport._answer",
+    **{each: "filters/reservations/__init__.py: reason" for each in DropReason if each.startswith("opt_out")},
     DropReason.HTTP_REFUSED: "pipelines/web/fetching.py: Fetching._admitted",
     DropReason.URL_BLOCKED: "pipelines/stages/fetch.py: _excluded",
     DropReason.NEAR_DUPLICATE_OF_TEST_IMAGE: "pipelines/stages/decontaminate.py: _dropped",

@@ -25,8 +25,6 @@ __all__ = [
     "reason",
 ]
 
-_AS_REASON = str.maketrans("-.", "__")
-
 HEADERS = ("x-robots-tag", *usage.YES_NO, *tdmrep.NAMES, "link")
 
 
@@ -108,7 +106,17 @@ def _opposes(said: Said, purpose: str, token: str) -> bool:
 
 def reason(notation: str) -> DropReason:
     """The drop reason of a notation."""
-    return DropReason(f"opt_out_{notation.translate(_AS_REASON)}")
+    return {
+        "x-robots-tag": DropReason.OPT_OUT_X_ROBOTS_TAG,
+        "meta-robots": DropReason.OPT_OUT_META_ROBOTS,
+        "content-usage": DropReason.OPT_OUT_CONTENT_USAGE,
+        "content-signal": DropReason.OPT_OUT_CONTENT_SIGNAL,
+        "tdmrep": DropReason.OPT_OUT_TDMREP,
+        "rsl": DropReason.OPT_OUT_RSL,
+        "iptc": DropReason.OPT_OUT_IPTC,
+        "c2pa": DropReason.OPT_OUT_C2PA,
+        "robots.txt": DropReason.OPT_OUT_ROBOTS_TXT,
+    }[notation]
 
 
 def product_token(user_agent: str) -> str:
