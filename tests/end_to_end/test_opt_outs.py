@@ -22,8 +22,8 @@ from tests.support.pictures import encoded
 
 pytestmark = pytest.mark.runs
 
-TDMREP = "/.well-known/tdmrep.json"
 WANTED, UNWANTED = (20, 220, 20), (230, 20, 20)  # green images may be seen, red ones may not
+TDMREP = "/.well-known/tdmrep.json"
 USAGE, SIGNAL = "Content-Usage: train-ai=n, search=y", "Content-Signal: search=yes,ai-train=no"
 
 
@@ -180,7 +180,7 @@ allow_addresses = ["127.0.0.0/8"]
         (tmp_path / "urls.txt").write_text(lines([hashlib.md5(site.url("/2").encode()).hexdigest()]))
         assert main(["curate", "config.toml"]) == 2
         assert main(["curate", "config.toml", "--rerun"]) == 0
-    assert sorted(site.asked) == sorted([TDMREP, "/0", "/1", "/2", "/3", "/robots.txt"])
+    assert sorted(site.asked) == [TDMREP, "/0", "/1", "/2", "/3", "/robots.txt"]
     assert dropped(tmp_path / "run") == {site.url("/2"): ("url_blocked", None)}
     assert not any(seen(tmp_path / "run"))
 
