@@ -106,8 +106,8 @@ def test_of_a_long_value_what_is_about_use_is_kept() -> None:
 
 
 def test_of_many_lines_those_that_decide_are_kept() -> None:
-    lines = [f"Content-Usage: /{'a' * number} train-ai={'yn'[number % 2]}" for number in range(2_000)]
-    lines += [f"Content-Usage: / dance-{number}=n" for number in range(2_000)]
+    lines = [f"Content-Usage: /{'a' * number} train-ai={'yn'[number % 2]}" for number in range(700)]
+    lines += [f"Content-Usage: / dance-{number}=n" for number in range(700)]
     text = "\n".join(["User-agent: *", *lines, "Content-Usage: search=n"])
     robots = Robots.parse(text.encode(), US)
     for length in (3, 4, 400):
@@ -116,7 +116,7 @@ def test_of_many_lines_those_that_decide_are_kept() -> None:
         expected = [f"/{'a' * length} train-ai={'yn'[length % 2]}", *of_others, "search=n"]
         assert said.value.split("\n") == expected
         assert purposes([said]) == ({"search"} if length % 2 == 0 else {"train", "train-generative", "search"})
-    (said,) = robots.said(f"http://a.test/{'a' * 1_999}", None)  # too long a path to be kept
+    (said,) = robots.said(f"http://a.test/{'a' * 699}", None)  # too long a path to be kept
     assert "train" in purposes([said])
     assert len(said.value) <= 500
 
