@@ -198,8 +198,8 @@ class FetchSettings(Settings):
     """Where images come from (ours; the paper does not say).
 
     Settings that decide what may be fetched, and whether an answer is accepted, are part of what a run rests on.
-    Settings of patience and pace are not: they decide only how many images have come so far, and a run may be continued
-    or tried again with other values.
+    Settings of patience and pace, and signatures, are not: they decide only how many images have come so far, and a run
+    may be continued or tried again with other values.
     """
 
     source: Annotated[Literal["archive", "web"], Fetch] = "archive"
@@ -220,12 +220,16 @@ class FetchSettings(Settings):
     """
     threads: Positive = 64
     """Concurrent requests of a process. Waiting for a host's turn takes none."""
-    honour_opt_out: Annotated[bool, Fetch] = True
-    """Respect `X-Robots-Tag` (noai, noimageai, noindex, noimageindex), `tdm-reservation: 1`, `Content-Usage:
-    train-ai=n` and `Content-Signal: ai-train=no`: `http_opt_out`.
+    purpose: Annotated[Literal["train", "train-generative", "train-other", "search", "keep all"], Fetch] = "train"
+    """What the data are for: an image is dropped where its rights holder opposes that, in headers, pages, robots.txt or
+    the image itself ([notations](reservations.md)): `opt_out_NOTATION`. `"train"`: any training, opposed by whatever
+    opposes some; `"train-generative"`: of generative models; `"train-other"`: of classifiers, towers, ranking;
+    `"search"`: an index. `"keep all"` drops nothing, and all is recorded in `preferences`.
     """
     honour_robots: Annotated[bool, Fetch] = True
-    """Respect robots.txt, with its lines `Content-Usage` and `Content-Signal`: `http_opt_out`."""
+    """Respect what robots.txt allows this robot to fetch: `opt_out_robots_txt`. `false` asks no site for it or for
+    tdmrep.json, so that what these say of the use of images is not known.
+    """
     connections_per_host: Positive = 8
     """Concurrent requests of a process to one host."""
     requests_per_host_s: Annotated[float, Field(gt=0)] = 20.0
@@ -244,6 +248,16 @@ class FetchSettings(Settings):
     """User agent, with VERSION filled in; robots.txt is read for its first word. Add a contact: `"altalign/VERSION
     (+https://example.org/our-crawl)"`.
     """
+    signing_key: str = ""
+    """PEM file of an Ed25519 private key, which [signs requests](../guides/fetch-from-the-web.md#signed-requests)."""
+    signature_agent: Annotated[str, Field(pattern=r"^(https://[a-z0-9.-]+(:[0-9]+)?)?$")] = ""
+    """Where sites find its public key: `"https://example.org"`."""
+
+    @model_validator(mode="after")
+    def _a_key_has_an_agent(self) -> Self:
+        if bool(self.signing_key) != bool(self.signature_agent):
+            raise ValueError("signing_key and signature_agent: give both, or neither")
+        return self
 
     @field_validator("allow_addresses")
     @classmethod

@@ -14,6 +14,7 @@ import pyarrow as pa
 
 from altalign.data.reasons import DropReason, Stage, ask, reasons_of
 from altalign.filters import image, pixels, thumbnails
+from altalign.filters.reservations import Said
 from altalign.machine import interrupts
 from altalign.pipelines.images import measuring
 from altalign.pipelines.images.measuring import Measured, enough_memory
@@ -48,6 +49,7 @@ class Outcome(NamedTuple):
     features: bytes | None = None  # what the embedder makes of one that stays, int16; None also where it is flat
     found_at: int | None = None  # where the unit's blob has the bytes as found
     stored_at: int | None = None  # where it has those of the shard; None of one that stays: its input file has them
+    said: Sequence[Said] | None = None  # what was said of the image; None: nobody looked
 
     @property
     def is_judged(self) -> bool:
@@ -58,7 +60,7 @@ class Outcome(NamedTuple):
     def as_found(self) -> "Outcome":
         """The image before it is judged."""
         digest = Measured(found_sha256=self.measured.found_sha256)
-        return Outcome(None, self.http_code, self.found_bytes, digest, found_at=self.found_at)
+        return Outcome(None, self.http_code, self.found_bytes, digest, found_at=self.found_at, said=self.said)
 
     @property
     def ranges(self) -> list[tuple[int, int, str | None]]:
@@ -75,6 +77,7 @@ class Found(NamedTuple):
     number: int
     data: bytes
     http_code: int | None = None
+    said: Sequence[Said] | None = None  # of it
 
 
 class Judged(NamedTuple):
@@ -138,7 +141,7 @@ class Judge:
         verdicts = ask(self._rules, columns, self._run.config, lambda row: f"the image {columns['url'][row].as_py()!r}")
         every_failed: Any = reasons_of(verdicts)[1]
         for (found, measured, decoded), failed in zip(together, every_failed.to_pylist(), strict=True):
-            outcome = Outcome(None, found.http_code, len(found.data), measured, tuple(failed or ()))
+            outcome = Outcome(None, found.http_code, len(found.data), measured, tuple(failed or ()), said=found.said)
             if failed:
                 yield Judged(found, outcome._replace(picture=self._picture(found, failed)), None)
             else:

@@ -18,6 +18,12 @@ from altalign.storage import parquet
 from altalign.storage.ranges import Range, Ranges
 
 
+class _Copy(Range):
+    """A record of an archive that cannot be read at an offset, copied with what its headers say."""
+
+    __slots__ = ()
+
+
 def places_in_files(run: Run, images: pa.Table) -> list[Range | None]:
     """Where input files have each image (columns `place_*`), None where none has it, or only its row is too large.
 
@@ -41,7 +47,8 @@ def places_in_files(run: Run, images: pa.Table) -> list[Range | None]:
                 start, size = int(place["offset"][0]), int(place["length"][0])
                 ranges.append(None if size < 0 else Range(path, start, size))
             case Kind.COPIED:
-                ranges.append(Range(COPIED_IMAGES.path(run, source.name), offset, length))
+                of_copy = _Copy if run.config.input[source.input].kind == "warc" else Range
+                ranges.append(of_copy(COPIED_IMAGES.path(run, source.name), offset, length))
             case Kind.RANGE:
                 ranges.append(Range(source.path, offset, length))
             case Kind.RECORD:
@@ -82,11 +89,19 @@ def _places(run: Run, unit: str, images: pa.Table, is_in_blob: Sequence[bool | N
     return ranges
 
 
-def read_each(places: Sequence[Range | None]) -> Iterator[bytes | None]:
-    """Yields the bytes at each place in order, None where there is none."""
+def captured_each(places: Sequence[Range | None], token: str = "") -> Iterator[read.Captured | None]:
+    """Yields what is at each place in order, None where there is none.
+
+    `token` is the name by which headers that an archive keeps address this robot.
+    """
     with Ranges(places) as ranges:
         for place in ranges:
-            yield None if place is None else _read(place, ranges)
+            yield None if place is None else _captured(place, ranges, token)
+
+
+def read_each(places: Sequence[Range | None]) -> Iterator[bytes | None]:
+    """Yields the bytes at each place in order, None where there is none."""
+    return (None if each is None else each.data for each in captured_each(places))
 
 
 def read_one(place: Range) -> bytes:
@@ -94,8 +109,9 @@ def read_one(place: Range) -> bytes:
     return next(iter(data for data in read_each([place]) if data is not None))
 
 
-def _read(place: Range, ranges: Ranges) -> bytes:
+def _captured(place: Range, ranges: Ranges, token: str) -> read.Captured:
     if place.length is not None:
-        return ranges.read(place)
+        data = ranges.read(place)
+        return read.Captured.of_copy(data) if isinstance(place, _Copy) else read.Captured(data)
     opened = ranges.opened(place.path) if storage.is_remote(place.path) else None  # it was asked ahead
-    return read.image_bytes(place.path, place.offset, opened) or b""
+    return read.captured(place.path, place.offset, opened, token=token) or read.Captured(b"")

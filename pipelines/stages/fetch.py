@@ -18,6 +18,7 @@ import pyarrow.compute as pc
 from apache_beam.pvalue import PCollection, PValue
 
 from altalign import storage
+from altalign.data import preferences
 from altalign.data.audit_tables import IMAGE_MEASURES
 from altalign.data.counts import FailedCounts
 from altalign.data.reasons import REASONS, DropReason, Stage
@@ -25,6 +26,7 @@ from altalign.data.schema import RULES_VERSION, STRINGS
 from altalign.data.stages import REMOVED_FILE
 from altalign.filters import identity
 from altalign.filters.image_headers import STRICT_PILLOW
+from altalign.filters.reservations import Said
 from altalign.machine import interrupts, memory
 from altalign.pipelines.engine.jobs import create
 from altalign.pipelines.engine.map_units import MapUnits, pooled
@@ -43,14 +45,16 @@ from altalign.pipelines.run.image_tables import (
     first_of_each_image,
     images_of,
 )
-from altalign.pipelines.run.text_tables import COPIED_IMAGES, FOLDER_FILES, GROUPED, GROUPED_SURVIVORS
+from altalign.pipelines.run.text_tables import ALL_NOTICES, COPIED_IMAGES, FOLDER_FILES, GROUPED, GROUPED_SURVIVORS
 from altalign.pipelines.run.units import FOLDER, SET_ASIDE, Run, Unit, digest, fetched_before, map_unit
+from altalign.pipelines.stages import statements
+from altalign.pipelines.stages.statements import Listener
 from altalign.pipelines.web import client, journal, log
 from altalign.pipelines.web.log import WebWatch
 from altalign.settings.curate import FetchSettings
 from altalign.storage import arrays, parquet
 
-READS = (GROUPED_SURVIVORS, COPIED_IMAGES, FOLDER_FILES)
+READS = (GROUPED_SURVIVORS, COPIED_IMAGES, FOLDER_FILES, ALL_NOTICES)
 
 SECONDS_PER_IMAGE = 1e-3  # docs/concepts/speed.md; web-size images take three times that
 
@@ -61,6 +65,9 @@ UNITS_AT_ONCE_AT_LEAST, WITH_LITTLE_MEMORY = 8, 4
 IN_FLIGHT_AT_LEAST = 64 * memory.MB
 
 Outcomes = Mapping[int, Outcome]  # by the number of an image in its unit
+_Failed = Callable[
+    [int, DropReason, int | None, Sequence[Said] | None], None
+]  # image, why, HTTP status, what was said
 
 
 def plan(run: Run) -> list[FetchUnit]:
@@ -100,7 +107,8 @@ def fetch(run: Run, unit: FetchUnit) -> FetchFacts:
     rows = image_tables.survivors(run, unit)
     firsts, image_of = images_of(rows)
     of_images = rows.take(firsts)
-    excluded = _excluded(run, rows, of_images, image_of)
+    pages, listener = statements.of_pages(parquet.values(rows, "page_said")), Listener.of(run.config.fetch)
+    excluded = {**statements.excluded(listener, pages, image_of), **_excluded(run, rows, of_images, image_of)}
     with STRICT_PILLOW:
         match run.config.fetch.source:
             case "archive":
@@ -111,7 +119,8 @@ def fetch(run: Run, unit: FetchUnit) -> FetchFacts:
                 assert_never(unknown)
     of_each = [outcomes[number] for number in range(len(of_images))]
     _write_images(run, unit, of_images, of_each)
-    return _write(run, unit, _judged(run, rows, of_each, image_of))
+    heard = statements.of_rows(listener, pages, of_each, image_of)
+    return _write(run, unit, _judged(run, rows, of_each, image_of, heard))
 
 
 def _excluded(run: Run, rows: pa.Table, of_images: pa.Table, image_of: npt.NDArray[np.int64]) -> Outcomes:
@@ -130,27 +139,30 @@ def _excluded(run: Run, rows: pa.Table, of_images: pa.Table, image_of: npt.NDArr
     return outcomes
 
 
-def _judged(run: Run, rows: pa.Table, outcomes: Sequence[Outcome], image_of: npt.NDArray[np.int64]) -> pa.Table:
+def _judged(
+    run: Run, rows: pa.Table, outcomes: Sequence[Outcome], image_of: npt.NDArray[np.int64], heard: statements.Heard
+) -> pa.Table:
     """One row a candidate: its text, what was measured of its image, and why it was not fetched or which rules hold.
 
-    Outcomes are of images; `image_of`, int64[rows], has the number of each row's image.
+    Outcomes are of images; `image_of`, int64[rows], has the number of each row's image; `heard` is of rows.
     """
     measured = measuring.columns([outcome.measured for outcome in outcomes])
-    failed = [[outcome.reason] if outcome.reason else outcome.failed for outcome in outcomes]
+    failed = [each or outcomes[image].failed for each, image in zip(heard.failed, image_of.tolist(), strict=True)]
     image_columns: dict[str, Any] = {
         **{name: measured[name] for name in ("width", "height", "format", "nsfw_score", "found_sha256")},
         "http_code": pa.array([outcome.http_code for outcome in outcomes], pa.int32()),
         "found_bytes": pa.array([outcome.found_bytes for outcome in outcomes], pa.int64()),
         "picture": pa.array([outcome.picture for outcome in outcomes], pa.binary()),
-        "reason": pa.array([next(iter(each), None) for each in failed], pa.string()),
-        "failed": pa.array(failed, pa.list_(pa.string())),
     }
     return pa.table(
         {
             **{name: identity.hexed(arrays.ids_of(rows[name])) for name in ("key", "image_id")},
             **{name: rows[name].combine_chunks() for name in (*STRINGS, "words")},
             "source": pool.sources(run, rows["file"]),
+            "preferences": preferences.column(heard.said),
             **{name: column.take(image_of) for name, column in image_columns.items()},
+            "reason": pa.array([next(iter(each), None) for each in failed], pa.string()),
+            "failed": pa.array(failed, pa.list_(pa.string())),
         }
     )
 
@@ -192,8 +204,12 @@ def _write(run: Run, unit: FetchUnit, rows: pa.Table) -> FetchFacts:
     pictured = image_figures.pictured(dropped, per_reason=_pictures_of(unit))
     image_tables.PICTURES.write(run, pictured, unit["name"])
     image_tables.FETCHED_ROWS.write(run, kept, unit["name"])
-    with_outcome = rows.append_column("has_come", has_come).append_column("is_kept", rows["reason"].is_null())
-    of_images = with_outcome.take(first_of_each_image(rows))
+    of_images = rows.take(first_of_each_image(rows))
+    for name, part in (
+        ("has_come", seen),
+        ("is_kept", kept),
+    ):  # of an image that one page alone opposes, some rows have
+        of_images = of_images.append_column(name, _is_among(of_images, part))
     of_hosts = (parquet.values(of_images, name) for name in ("image_id", "image_url", "has_come", "is_kept"))
     return FetchFacts(
         len(kept),
@@ -203,9 +219,17 @@ def _write(run: Run, unit: FetchUnit, rows: pa.Table) -> FetchFacts:
             *of_images_at(Stage.FETCH.value, seen, sizes="found_bytes"),
             *of_images_at(Stage.IMAGE.value, kept, sizes="found_bytes"),
         ],
-        dropped_images=[*dropped_images(Stage.FETCH, missing), *dropped_images(Stage.IMAGE, dropped)],
+        dropped_images=[
+            *dropped_images(Stage.FETCH, missing.filter(pc.invert(_is_among(missing, seen)))),
+            *dropped_images(Stage.IMAGE, dropped),
+        ],
         hosts=image_figures.count_hosts(*of_hosts, one_in=unit["one_in"]),
     )
+
+
+def _is_among(rows: pa.Table, others: pa.Table) -> Any:
+    """Whether the image of each row is that of another table's row too: bool[n]."""
+    return pc.is_in(parquet.strings(rows, "image_id"), value_set=parquet.strings(others, "image_id"))
 
 
 def conclude(run: Run) -> None:
@@ -237,7 +261,7 @@ def _fetch_from_web(run: Run, unit: FetchUnit, rows: pa.Table, excluded: Outcome
     """
     urls: list[Any] = rows["image_url"].to_pylist()  # null where there is none
     image_ids: list[Any] = identity.hexed(arrays.ids_of(rows["image_id"])).to_pylist()
-    judge = Judge(run, urls, pictures=_pictures_of(unit))
+    judge, listener = Judge(run, urls, pictures=_pictures_of(unit)), Listener.of(run.config.fetch)
     path, in_hand = run.work(FETCHED.step, unit["name"]), _in_hand(run, rows)
     journal.adopt(run, path, image_ids, np.flatnonzero(~in_hand).tolist(), partial(_journal_grounds, run))
     with (
@@ -264,11 +288,13 @@ def _fetch_from_web(run: Run, unit: FetchUnit, rows: pa.Table, excluded: Outcome
                 number = numbers[response.number]
                 history.tries(number, response)
                 if response.reason is not None:
-                    kept.failed(number, response.reason, response.http_code)
+                    kept.failed(number, response.reason, response.http_code, response.said)
                 elif response.body is not None:
-                    for judged in judge([Found(number, response.body, response.http_code)]):
+                    found = Found(number, response.body, response.http_code, response.said)
+                    for judged in judge(_unopposed(listener, found, kept.failed)):
                         kept.came(judged, keeps_found=run.config.fetch.keep_found)
                         del judged
+                    del found
                 history.stats(kept.outcomes)
                 del response  # so its bytes no longer count when the next is asked for
         history.stats(kept.outcomes, is_last=True)
@@ -297,13 +323,14 @@ def _fetch_from_files(run: Run, unit: FetchUnit, rows: pa.Table, excluded: Outco
     numbers = [number for number in range(len(rows)) if number not in excluded]
     judge = Judge(run, parquet.values(rows, "image_url"), pictures=_pictures_of(unit))
     rows = rows.take(pa.array(numbers, pa.int64()))
+    of_origins = statements.of_origins(run, parquet.values(rows, "image_url"))
 
-    def failed(number: int, reason: DropReason, http_code: int | None) -> None:
-        outcomes[number] = Outcome(reason, http_code)
+    def failed(number: int, reason: DropReason, http_code: int | None, said: Sequence[Said] | None) -> None:
+        outcomes[number] = Outcome(reason, http_code, said=said)
 
     blob = image_tables.IMAGES.path(run, unit["name"])
     with storage.write(blob) as images, pool.reading(run, image_bytes.whole_files(run, rows)):
-        for judged in judge(_found_in_files(run, numbers, rows, failed)):
+        for judged in judge(_found_in_files(run, numbers, rows, failed, of_origins)):
             outcomes[judged.found.number], data = placed(judged, end, is_in_file=True)
             images.write(data)
             end += len(data)
@@ -311,15 +338,33 @@ def _fetch_from_files(run: Run, unit: FetchUnit, rows: pa.Table, excluded: Outco
 
 
 def _found_in_files(
-    run: Run, numbers: Sequence[int], rows: pa.Table, failed: Callable[[int, DropReason, None], None]
+    run: Run,
+    numbers: Sequence[int],
+    rows: pa.Table,
+    failed: _Failed,
+    of_origins: Sequence[Sequence[Said] | None] | None = None,
 ) -> Iterator[Found]:
-    """Yields the images with these numbers, read at their places; `failed` is told of those that cannot be had."""
+    """Yields the images with these numbers, read at their places; `failed` is told of those that cannot be had.
+
+    `of_origins`: what their origins say of them.
+    """
+    listener = Listener.of(run.config.fetch)
     places, has_place = image_bytes.places_in_files(run, rows), rows["place_file"].is_valid().to_pylist()
-    for number, data, is_there in zip(numbers, image_bytes.read_each(places), has_place, strict=True):
-        if data is None:
-            failed(number, DropReason.ROW_TOO_LARGE if is_there else DropReason.NOT_IN_ARCHIVE, None)
+    every = zip(numbers, image_bytes.captured_each(places, listener.token), has_place, strict=True)
+    for (number, found, is_there), said in zip(every, of_origins or [None] * len(numbers), strict=True):
+        if found is None:
+            failed(number, DropReason.ROW_TOO_LARGE if is_there else DropReason.NOT_IN_ARCHIVE, None, said)
         else:
-            yield Found(number, data)
+            yield from _unopposed(listener, Found(number, found.data, None, (*found.said, *(said or ()))), failed)
+
+
+def _unopposed(listener: Listener, found: Found, failed: _Failed) -> Iterator[Found]:
+    """The image, with what it says itself, too; `failed` is told where something opposes the purpose."""
+    said, reasons = listener.look(found.data, found.said or ())
+    if reasons:
+        failed(found.number, reasons[0], found.http_code, said)
+    else:
+        yield found._replace(said=said)
 
 
 def _pictures_of(unit: FetchUnit) -> int:

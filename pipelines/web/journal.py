@@ -28,6 +28,7 @@ import pyarrow.compute as pc
 from altalign import storage
 from altalign.data.reasons import DropReason
 from altalign.filters import identity
+from altalign.filters.reservations import Said
 from altalign.machine import interrupts
 from altalign.pipelines.images.judging import Found, Judged, Outcome, StoredColumns, placed
 from altalign.pipelines.images.measuring import Measured
@@ -72,7 +73,7 @@ class Journal:
         self._due_s = 0.0
 
     def came(self, judged: Judged, *, is_in_file: bool = False, keeps_found: bool = False) -> None:
-        """Records an image and what is kept of its bytes (`placed`)."""
+        """Records an image, what is kept of its bytes (`placed`), and what was said of it."""
         end = self._images.bytes + self._waiting_bytes
         outcome, data = placed(judged, end, is_in_file=is_in_file, keeps_found=keeps_found)
         if data:
@@ -80,9 +81,11 @@ class Journal:
             self._waiting_bytes += len(data)
         self._add(judged.found.number, outcome)
 
-    def failed(self, number: int, reason: DropReason, http_code: int | None) -> None:
-        """Records that an image could not be fetched."""
-        self._add(number, Outcome(reason, http_code))
+    def failed(
+        self, number: int, reason: DropReason, http_code: int | None, said: Sequence[Said] | None = None
+    ) -> None:
+        """Records that an image could not be fetched, or may not be used."""
+        self._add(number, Outcome(reason, http_code, said=said))
 
     def _add(self, number: int, outcome: Outcome) -> None:
         self._waiting_lines.append(_entry(number, outcome))
@@ -124,7 +127,10 @@ def opened(path: str, grounds: JournalGrounds, judge: _Judge) -> Iterator[Journa
     ends = (offset + size for each in (*settled.values(), *anew.values()) for offset, size, _ in each.ranges)
     with storage.growing(f"{path}.images", keep=max(ends, default=0)) as images:
         data_of = _data(path, [(offset, size) for outcome in anew.values() for offset, size, _ in outcome.ranges])
-        found = (Found(number, data, anew[number].http_code) for number, data in zip(anew, data_of, strict=True))
+        found = (
+            Found(number, data, outcome.http_code, outcome.said)
+            for (number, outcome), data in zip(anew.items(), data_of, strict=True)
+        )
         for judged in judge(found):
             outcome, data = placed(judged, images.bytes, found_at=anew[judged.found.number].found_at)
             images.write(data)
@@ -164,7 +170,7 @@ def read(path: str) -> Entries:
         return Entries(None, {})
     outcomes = {}
     with suppress(TypeError, ValueError):  # a line that is not whole, or not ours
-        for number, reason, http_code, size, measured, failed, stored, coded, *places in lines:
+        for number, reason, http_code, size, measured, failed, stored, coded, *places, said in lines:
             outcomes[number] = Outcome(
                 DropReason(reason) if reason else None,
                 http_code,
@@ -174,6 +180,7 @@ def read(path: str) -> Entries:
                 StoredColumns(*stored) if stored else None,
                 *cast(Any, (None if each is None else b64decode(each) for each in coded)),
                 *places,
+                said=None if said is None else tuple(Said(*each) for each in said),
             )
     return Entries(JournalGrounds(head["asked"], head["judged"]), outcomes)
 
@@ -199,10 +206,11 @@ def names(folder: str) -> list[str]:
 
 
 def _entry(number: int, outcome: Outcome) -> bytes:
-    reason, http_code, size, measured, failed, stored, picture, features, *places = outcome
+    reason, http_code, size, measured, failed, stored, picture, features, *places, said = outcome
     coded = [None if each is None else b64encode(each).decode() for each in (picture, features)]
     of_image = [[] if reason else list(measured), failed, stored and list(stored)]
-    return _line([number, reason, http_code, size, *of_image, coded, *places])
+    heard = None if said is None else [list(each) for each in said]
+    return _line([number, reason, http_code, size, *of_image, coded, *places, heard])
 
 
 def _line(value: object) -> bytes:
