@@ -22,7 +22,7 @@ from altalign.filters.reservations import (
 )
 from altalign.filters.reservations.paths import Pattern, path_of
 from tests.support.marks import box, manifest_store, packet, superbox, with_manifests
-from tests.support.pictures import FORMATS, encoded, picture
+from tests.support.pictures import FORMATS, chunk, encoded, picture
 
 US = "altalign"
 TRAINING = ("train", "train-generative", "train-other")
@@ -90,6 +90,31 @@ def test_assertions_in_json_in_several_manifests_and_across_segments() -> None:
 def test_images_without_marks_say_nothing() -> None:
     assert [of_image(encoded(picture(64, 64), kind)) for kind in FORMATS] == [[]] * len(FORMATS)
     assert of_image(packet('plus:DataMining="no word of the list"')) == []
+
+
+def test_marks_of_a_jpeg_stand_before_its_picture() -> None:
+    mark = packet('plus:DataMining="http://ns.useplus.org/ldf/vocab/DMI-PROHIBITED"')
+    data = encoded(picture(64, 64), "jpeg", xmp=mark)
+    filled = data[:2] + b"\xff\xff" + data[2:]  # with fill bytes
+    for each in (data, filled, data[:2] + b"lost" + data[2:], data[: data.index(b"\xff\xda") + 2]):
+        assert [said.notation for said in of_image(each)] == ["iptc"]
+    plain = encoded(picture(64, 64), "jpeg")
+    assert of_image(plain + mark) == []  # behind the picture, of another file
+    assert of_image(plain[:-2]) == of_image(plain[:3]) == of_image(plain[:20]) == []
+
+
+@pytest.mark.parametrize("kind", ["png", "webp"])
+def test_marks_of_chunks_stand_anywhere_but_in_the_picture(kind: str) -> None:
+    plain, mark = encoded(picture(64, 64), kind), packet('plus:DataMining="DMI-PROHIBITED"')
+    at = plain.rindex(b"IEND") - 4 if kind == "png" else len(plain)
+    of_kind = {
+        "png": lambda name: chunk(name, mark),
+        "webp": lambda name: name + len(mark).to_bytes(4, "little") + mark,
+    }
+    for name, found in ((b"iTXt", ["iptc"]), (b"IDAT", []), (b"VP8L", [])):
+        assert [said.notation for said in of_image(plain[:at] + of_kind[kind](name) + plain[at:])] == found
+    many = b"".join(chunk(b"tEXt", b"") if kind == "png" else b"EXIF" + bytes(4) for _ in range(20_000))
+    assert [said.notation for said in of_image(plain[:at] + many + of_kind[kind](b"iTXt"))] == ["iptc"]
 
 
 def test_of_a_long_value_what_is_about_use_is_kept() -> None:
