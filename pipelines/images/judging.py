@@ -180,6 +180,12 @@ def _bytes_of(decoded: pixels.Decoded) -> int:
     )
 
 
+def stored_anew(run: Run, data: bytes, name: str) -> bytes:
+    """What a shard holds of an image that was found sound, which `name` names in errors."""
+    with enough_memory(name, data, colour=True):
+        return pixels.to_stored(data, **run.config.shards.of_image).bytes
+
+
 def picture(data: bytes, *, pixels_at_most: int) -> bytes | None:
     """As `thumbnails.picture`, once there is enough memory to decode the image."""
     side = thumbnails.WEBP_SIDE_PX

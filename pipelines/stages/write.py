@@ -4,7 +4,7 @@ The manifest is written last.
 """
 
 import hashlib
-from collections.abc import Generator, Iterable, Mapping, Sequence
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from itertools import groupby
 from operator import itemgetter
@@ -12,13 +12,16 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import pyarrow as pa
 
 from altalign import storage
 from altalign.data import listing
 from altalign.data.reasons import CURATED
 from altalign.errors import UnreadableError
+from altalign.filters.image_headers import STRICT_PILLOW
 from altalign.pipelines.card import CardFacts
 from altalign.pipelines.figures import image_figures
+from altalign.pipelines.images.judging import stored_anew
 from altalign.pipelines.near import index
 from altalign.pipelines.opening import summary
 from altalign.pipelines.run import (
@@ -31,7 +34,7 @@ from altalign.pipelines.run import (
     shard_tables,
     text_tables,
 )
-from altalign.pipelines.run.image_tables import DECONTAMINATED, kept_rows
+from altalign.pipelines.run.image_tables import DECONTAMINATED, FETCHED, IMAGES, kept_rows
 from altalign.pipelines.run.units import Run
 
 READS = (
@@ -79,19 +82,44 @@ def write_rows(run: Run, name: str, parts: Iterable[tuple[str, npt.NDArray[np.in
         for unit, numbers in parts:
             rows = kept_rows(run, unit).take(numbers)
             images = image_tables.stored_images(run, unit, rows)
-            places = image_bytes.places_as_stored(run, unit, images)
-            of_images = images.select(image_tables.STORED_COLUMNS).to_pylist()
             of_rows = groupby(rows.to_pylist(), itemgetter("image_id"))  # an image is read once for all its captions
             with pool.reading(run, image_bytes.whole_files(run, images)):
-                every = zip(places, image_bytes.read_each(places), of_images, of_rows, strict=True)
-                for place, data, stored, (_, of_image) in every:
-                    if data is None or hashlib.sha256(data).hexdigest() != stored["sha256"]:
-                        what = f"the image at byte {place.offset:,} is not the one that was fetched"
-                        raise UnreadableError(f"{place.path}: {what}")
+                for (stored, data), (_, of_image) in zip(_stored(run, unit, images), of_rows, strict=True):
                     yield from (({**row, **stored}, data) for row in of_image)
 
-    with closing(samples()) as every:
+    with STRICT_PILLOW, closing(samples()) as every:
         return shard_files.write_shard(run.path("shards"), name, every)
+
+
+def _stored(run: Run, unit: str, images: pa.Table) -> Iterator[tuple[dict[str, Any], bytes]]:
+    """Yields what a shard says of each image of a fetch unit, and its bytes.
+
+    Where the unit's blob was let go, an image that was in it is made once more of what its input file has.
+    """
+    has_blob = storage.exists(image_tables.IMAGES.path(run, unit))
+    places = (image_bytes.places_as_stored if has_blob else image_bytes.places_as_found)(run, unit, images)
+    of_images = images.select([*image_tables.STORED_COLUMNS, "stored_at"]).to_pylist()
+    for place, data, stored in zip(places, image_bytes.read_each(places), of_images, strict=True):
+        is_in_blob = stored.pop("stored_at") is not None
+        if data is not None and is_in_blob and not has_blob:
+            data = stored_anew(run, data, place.path)
+        if data is None or hashlib.sha256(data).hexdigest() != stored["sha256"]:
+            raise UnreadableError(f"{place.path}: the image at byte {place.offset:,} is not the one that was fetched")
+        yield stored, data
+
+
+def _let_go(run: Run) -> None:
+    """Delete what the shards have, too: images of the input that were encoded anew, which can be once more.
+
+    Those of the web stay: `retry` and `add` begin with them, and nobody can be sure to get them again.
+    """
+    for name in run.finished(FETCHED.step) if run.config.fetch.source == "archive" else ():
+        blob, mark = IMAGES.path(run, name), run.mark(FETCHED.step, name)
+        if storage.exists(blob):
+            facts = storage.read_sealed(mark)
+            facts["files"].pop(storage.relative(blob, run.folder), None)  # else it would be damage
+            storage.write_sealed(mark, facts, durable=run.config.run.durable)
+            storage.delete(blob)
 
 
 def conclude(run: Run) -> None:
@@ -112,6 +140,7 @@ def end(
 
     `listed` are files of the run that no mark names, `more` further entries of the manifest.
     """
+    _let_go(run)
     counts, failed = outputs.counts_of(run), outputs.failed_counts_of(run)
     with storage.noted() as block:
         near = {"near_duplicates": outputs.near_facts(run)} if index.is_searched(run) else {}
