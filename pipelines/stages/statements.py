@@ -48,7 +48,7 @@ class Listener(NamedTuple):
     def look(self, data: bytes, said: Iterable[Said]) -> tuple[tuple[Said, ...], list[DropReason]]:
         """All that was said of an image, by itself too, and why that drops it."""
         every = distinct(said, of_image(data))
-        return every, self.reasons(every)
+        return every, self.reasons(every) if every else []
 
 
 def distinct(*said: Iterable[Said]) -> tuple[Said, ...]:
