@@ -184,7 +184,9 @@ def _rules(facts: CardFacts) -> Iterator[dict[str, Any]]:
             yield {**row, "pairs": dropped.get(reason, 0), "here": "", "paper": "ours"}
 
 
-def _number(value: float | None) -> str:
+def _number(value: float | list[str] | None) -> str:
+    if isinstance(value, list):
+        return ", ".join(value)
     return "no number" if value is None else f"{value:,}" if isinstance(value, int) else f"{value:g}"
 
 

@@ -1,0 +1,99 @@
+"""Personal data in captions: e-mail addresses, phone numbers and street addresses, as kept libraries find them.
+
+Only what is written in full counts, so that dates, prices, names of files and numbers of products do not: a bare row of
+digits is no phone number, and a street without house number and postal code no address. So rates are rather too low than too high.
+"""
+
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import cache, partial, reduce
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+KINDS = {"email": "an e-mail address", "phone": "a phone number", "address": "a street address"}
+CHARACTERS = 1_000  # of a caption that are looked at: the libraries take time with longer texts
+
+_COUNTRIES_OF_ADDRESSES = ("US", "CA", "GB")  # all that pyap2 knows
+# What a caption has with personal data of a kind, by RE2, the cheapest first; the libraries are asked about no other.
+_SIGNS = {
+    "email": ("@",),
+    "phone": (r"\pN", r"\p{Nd}(?:[^\p{L}\p{Nd}]{0,4}\p{Nd}){6}"),
+    "address": (r"[0-9]", r"[0-9]{5}|[0-9][A-Z]{2}|[A-Z][0-9][A-Z]"),
+}
+# A valid e-mail address of HTML (Living Standard, 4.10.5.1.5), but that its domain has a dot.
+_LABEL = "[a-zA-Z0-9](?:[a-zA-Z0-9-]{0,61}[a-zA-Z0-9])?"
+_EMAIL = re.compile(rf"[a-zA-Z0-9.!#$%&'*+/=?^_`{{|}}~-]+@({_LABEL}(?:\.{_LABEL})+)")
+
+Mask = npt.NDArray[np.bool_]  # bool[n]
+
+
+def found(captions: pa.StringArray, kinds: Iterable[str], countries: Sequence[str]) -> Mapping[str, Mask]:
+    """Whether each of n captions without nulls has personal data of each kind (`KINDS`): bool[n] by kind.
+
+    International phone numbers are those of all countries, national ones of these (ISO 3166).
+    """
+    begun: Any = pc.utf8_slice_codeunits(captions, 0, CHARACTERS)
+    masks = dict[str, Mask]()
+    for kind in kinds:
+        rows = np.arange(len(captions))
+        for sign in _SIGNS[kind]:
+            has_sign = pc.match_substring_regex(begun.take(rows), sign)
+            rows = rows[has_sign.to_numpy(zero_copy_only=False)]
+        test, masks[kind] = _TESTS[kind](countries), np.zeros(len(captions), bool)
+        masks[kind][rows] = [test(text) for text in begun.take(rows).to_pylist()]
+    return masks
+
+
+def has_any(captions: pa.StringArray, kinds: Iterable[str], countries: Sequence[str]) -> pa.BooleanArray:
+    """Whether each of n captions without nulls has personal data of one of these kinds, as `found`: bool[n]."""
+    masks = found(captions, kinds, countries).values()
+    return pa.array(reduce(np.logical_or, masks, np.zeros(len(captions), bool)))
+
+
+def registered_domain(host: str) -> str:
+    """The domain that was registered for a host, by the Public Suffix List; empty of an address, or an unknown suffix.
+
+    Where anybody may register (`github.io`), it is what one of them has.
+    """
+    return _suffixes()(host.lower()) or ""
+
+
+@cache
+def _suffixes() -> Callable[[str], str | None]:
+    from publicsuffixlist import PublicSuffixList  # a twelfth of a second, with its list
+
+    return PublicSuffixList(accept_unknown=False).privatesuffix
+
+
+def _email_test(_countries: Sequence[str]) -> Callable[[str], bool]:
+    return lambda text: any(registered_domain(domain) for domain in _EMAIL.findall(text))
+
+
+def _phone_test(countries: Sequence[str]) -> Callable[[str], bool]:
+    from phonenumbers import Leniency, PhoneNumberMatcher  # a twelfth of a second
+
+    # grouped as its country groups them: any other leniency takes ISBNs and sizes for phone numbers
+    numbers = partial(PhoneNumberMatcher, leniency=Leniency.EXACT_GROUPING)
+
+    def test(text: str) -> bool:
+        of_all = (number for country in countries or (None,) for number in numbers(text, country))
+        return any(not number.raw_string.lstrip("(").isdigit() for number in of_all)
+
+    return test
+
+
+def _address_test(_countries: Sequence[str]) -> Callable[[str], bool]:
+    import pyap  # a fifth of a second, with its expressions
+
+    return lambda text: any(
+        address.street_number and address.postal_code
+        for country in _COUNTRIES_OF_ADDRESSES
+        for address in pyap.parse(text, country=country)
+    )
+
+
+_TESTS = {"email": _email_test, "phone": _phone_test, "address": _address_test}
