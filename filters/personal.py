@@ -1,10 +1,11 @@
 """Personal data in captions: e-mail addresses, phone numbers and street addresses, as kept libraries find them.
 
 Only what is written in full counts, so that dates, prices, names of files and numbers of products do not: a bare row of
-digits is no phone number, and a street without house number and postal code no address. So rates are rather too low than too high.
+digits is no phone number, and a street without house number and postal code no address. Rates are rather too low.
 """
 
 import re
+import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cache, partial, reduce
 from typing import Any
@@ -43,8 +44,9 @@ def found(captions: pa.StringArray, kinds: Iterable[str], countries: Sequence[st
         for sign in _SIGNS[kind]:
             has_sign = pc.match_substring_regex(begun.take(rows), sign)
             rows = rows[has_sign.to_numpy(zero_copy_only=False)]
-        test, masks[kind] = _TESTS[kind](countries), np.zeros(len(captions), bool)
-        masks[kind][rows] = [test(text) for text in begun.take(rows).to_pylist()]
+        masks[kind] = np.zeros(len(captions), bool)
+        if len(rows):
+            masks[kind][rows] = [*map(_TESTS[kind](countries), begun.take(rows).to_pylist())]
     return masks
 
 
@@ -87,13 +89,23 @@ def _phone_test(countries: Sequence[str]) -> Callable[[str], bool]:
 
 
 def _address_test(_countries: Sequence[str]) -> Callable[[str], bool]:
-    import pyap  # a fifth of a second, with its expressions
-
+    parse = _parser_of_addresses()
     return lambda text: any(
         address.street_number and address.postal_code
         for country in _COUNTRIES_OF_ADDRESSES
-        for address in pyap.parse(text, country=country)
+        for address in parse(text, country=country)
     )
+
+
+@cache
+def _parser_of_addresses() -> Callable[..., Any]:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of Python, about its escapes, where nobody has compiled it yet
+        import pyap  # a fifth of a second, with its expressions
+
+        for country in _COUNTRIES_OF_ADDRESSES:
+            pyap.parse("", country=country)
+    return pyap.parse
 
 
 _TESTS = {"email": _email_test, "phone": _phone_test, "address": _address_test}

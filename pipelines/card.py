@@ -184,9 +184,7 @@ def _rules(facts: CardFacts) -> Iterator[dict[str, Any]]:
             yield {**row, "pairs": dropped.get(reason, 0), "here": "", "paper": "ours"}
 
 
-def _number(value: float | list[str] | None) -> str:
-    if isinstance(value, list):
-        return ", ".join(value)
+def _number(value: float | None) -> str:
     return "no number" if value is None else f"{value:,}" if isinstance(value, int) else f"{value:g}"
 
 

@@ -20,17 +20,17 @@ from altalign.filters import languages
 from altalign.filters.text_scores import rounded
 
 UNKNOWN = "und"  # of BCP 47: undetermined
-Doubles = npt.NDArray[np.float64]
+Shares = npt.NDArray[np.float32]
 _PREFIX = "__label__"
 _TRY = "import fasttext, sys; fasttext.load_model(sys.argv[1]).predict('a', k=2)"
 
 
 class Labelled(NamedTuple):
-    """The languages of n captions, and how sure the model is: float64[n] each, NaN where it gives no numbers."""
+    """The languages of n captions, and how sure the model is: float32[n] each, NaN where it gives no numbers."""
 
     labels: "pa.Array[Any]"
-    probability: Doubles
-    margin: Doubles  # to the next label
+    probability: Shares
+    margin: Shares  # to the next label
 
 
 def label(captions: pa.StringArray, model: Any, *, margin_at_least: float) -> Labelled:
@@ -50,7 +50,8 @@ def label(captions: pa.StringArray, model: Any, *, margin_at_least: float) -> La
         names.append(labelled[0].removeprefix(_PREFIX) if labelled else unknown)
     first, second = probabilities.T
     margin = rounded(first - second)
-    labels: Any = pc.if_else(pc.less(pa.array(margin), pa.scalar(margin_at_least)), UNKNOWN, pa.array(names, pa.string()))
+    is_near = pc.less(pa.array(margin), pa.scalar(margin_at_least))
+    labels: Any = pc.if_else(is_near, UNKNOWN, pa.array(names, pa.string()))
     labels = pc.if_else(pa.array(languages.is_vetoed(captions, labels)), UNKNOWN, labels)
     return Labelled(labels, rounded(first), margin)
 
@@ -62,10 +63,9 @@ def shipped_model() -> str:
 
 @lru_cache(maxsize=2)
 def opened(path: str, digest: str = "") -> Any:
-    """The model in a file, whose SHA-256 in hex is checked where it is given.
+    """The model in a file of this SHA-256, in hex; without one: the shipped model, which is not tried first.
 
-    One that is damaged can end the process that reads it, so of a user's model, which has a digest, another process
-    reads it first.
+    A damaged model can end the process that reads it, so another process tries one of the user's. Raises UsageError.
     """
     data = storage.read_bytes(path)
     if digest and hashlib.sha256(data).hexdigest() != digest:
@@ -75,8 +75,8 @@ def opened(path: str, digest: str = "") -> Any:
         with tempfile.NamedTemporaryFile(prefix="altalign-", suffix=".fasttext") as copy:  # the path may be in a store
             copy.write(data)
             copy.flush()
-            tried = subprocess.run([sys.executable, "-P", "-c", _TRY, copy.name], capture_output=True, check=False)
-            if tried.returncode:
+            program = [sys.executable, "-P", "-c", _TRY, copy.name]
+            if digest and subprocess.run(program, capture_output=True, check=False).returncode:
                 raise languages.ModelFileError("fastText fails on it, it is damaged")
             return fasttext.load_model(copy.name)
     except languages.ModelFileError as error:
