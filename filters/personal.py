@@ -22,8 +22,15 @@ _COUNTRIES_OF_ADDRESSES = ("US", "CA", "GB")  # all that pyap2 knows
 # What a caption has with personal data of a kind, by RE2, the cheapest first; the libraries are asked about no other.
 _SIGNS = {
     "email": ("@",),
-    "phone": (r"\pN", r"\p{Nd}(?:[^\p{L}\p{Nd}]{0,4}\p{Nd}){6}"),
-    "address": (r"[0-9]", r"[0-9]{5}|[0-9][A-Z]{2}|[A-Z][0-9][A-Z]"),
+    "phone": (
+        r"[+＋]\p{Nd}|\p{Nd}[^\p{L}\p{Nd}]{1,4}\p{Nd}",  # not a bare row of digits
+        r"\p{Nd}(?:[^\p{L}\p{Nd}]{0,4}\p{Nd}){6}",
+    ),
+    # a number, a name, and a postal code of the US, Canada or the UK
+    "address": (
+        r"[0-9]",
+        r"[0-9].*[A-Za-z]{2}.*(\b[0-9]{5}|[A-Z][0-9][A-Z] ?[0-9][A-Z][0-9]|[A-Z][0-9][0-9A-Z]? ?[0-9][A-Z]{2})\b",
+    ),
 }
 # A valid e-mail address of HTML (Living Standard, 4.10.5.1.5), but that its domain has a dot.
 _LABEL = "[a-zA-Z0-9](?:[a-zA-Z0-9-]{0,61}[a-zA-Z0-9])?"
