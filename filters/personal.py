@@ -15,7 +15,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-KINDS = {"email": "an e-mail address", "phone": "a phone number", "address": "a street address"}
+KINDS = {"email": "e-mail address", "phone": "phone number", "address": "street address"}
 CHARACTERS = 1_000  # of a caption that are looked at: the libraries take time with longer texts
 
 _COUNTRIES_OF_ADDRESSES = ("US", "CA", "GB")  # all that pyap2 knows

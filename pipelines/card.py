@@ -14,6 +14,7 @@ from altalign.data.counts import Counts
 from altalign.data.reasons import KEPT, PAPERS, REASONS, WORDS, DropReason
 from altalign.data.schema import RULES_VERSION, SAMPLE
 from altalign.data.scores import Score
+from altalign.filters.personal import KINDS
 from altalign.rules.reason_words import of_own, of_select
 from altalign.rules.rule import value_of
 from altalign.settings.curate import CurateConfig
@@ -51,6 +52,8 @@ _HUB_LICENCES = """
 """
 _SPDX_ON_THE_HUB = {"odc-by-1.0": "odc-by", "odbl-1.0": "odbl", "pddl-1.0": "pddl", "c-uda-1.0": "c-uda"}
 
+
+_CAPTIONS_OF_LANGUAGE = 100  # of a sample, at least: the interval of fewer says little
 
 _TEMPLATES = Path(__file__).parent / "templates"
 _KINDS = {
@@ -130,8 +133,10 @@ def readme(facts: CardFacts) -> str:
     in_hand = config.fetch.source == "archive" or any(each.has_images for each in config.input)
     honoured = {"opt-out headers": config.fetch.honour_opt_out, "robots.txt": config.fetch.honour_robots}
     last = {source: n for stage, source, reason, n in counts.to_json() if (stage, reason) == (stages[-1].value, KEPT)}
+    personal = facts.summary.get("personal_data")
     filters = {"text": _as_text, "quoted": partial(json.dumps, ensure_ascii=False), "number": "{:,}".format}
-    return markdown.template(_TEMPLATES / "README.md.jinja", filters | {"model": model_of}).render(
+    filters |= {"model": model_of, "rate": rate}
+    return markdown.template(_TEMPLATES / "README.md.jinja", filters).render(
         facts=facts,
         config=config,
         card=config.card,
@@ -147,11 +152,26 @@ def readme(facts: CardFacts) -> str:
         origins_of_images=["the inputs themselves"] * in_hand + ["the web (HTTP)"] * (config.fetch.source == "web"),
         honoured=[name for name, is_on in honoured.items() if is_on],
         rules_version=RULES_VERSION,
+        personal=personal,
+        languages_of_personal=shown_rates(personal["rates"]) if personal else [],
+        kinds_of_personal=KINDS,
         stages=counts.summary(stages),
         rules=list(_rules(facts)),
         notes=[note for note in facts.notes if not note.startswith(_STATED_AS_LIMITS)],
         list_of_files=listing.FILE,
     )
+
+
+def shown_rates(rates: Mapping[str, Any]) -> list[tuple[str, Mapping[str, Any]]]:
+    """The rates of personal data that pages show, by language: of all captions, and of languages of many."""
+    return [each for each in rates.items() if not each[0] or each[1]["captions"] >= _CAPTIONS_OF_LANGUAGE]
+
+
+def rate(share: Mapping[str, float]) -> str:
+    """How many of a sample, as a share, with its interval."""
+    value = share["found"] / share["asked"]
+    found, *ends = (f"{100 * number:.2g}" for number in (value, share["least"], share["most"]))
+    return f"{found} % ({'–'.join(ends)})"
 
 
 def _as_text(text: str) -> str:
