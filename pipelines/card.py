@@ -30,6 +30,7 @@ COLUMNS = {
     "source": "The input that the pair is of",
     "source_key": "The name of the row in its input, where it has one",
     "extra": "Columns of the input that were kept, a JSON object; null where there are none",
+    "preferences": "What rights holders said of its use, where and when; null where nobody looked",
     "width": "Pixels of the stored image",
     "height": "The same",
     "format": "Of the stored image",
@@ -131,7 +132,8 @@ def readme(facts: CardFacts) -> str:
         of_source = kinds.setdefault(each.source, [])
         of_source += [_KINDS[each.kind]] if _KINDS[each.kind] not in of_source else []
     in_hand = config.fetch.source == "archive" or any(each.has_images for each in config.input)
-    honoured = {"opt-out headers": config.fetch.honour_opt_out, "robots.txt": config.fetch.honour_robots}
+    reservations = f"reservations against {config.fetch.purpose!r}"
+    honoured = {reservations: config.fetch.purpose != "keep all", "robots.txt": config.fetch.honour_robots}
     last = {source: n for stage, source, reason, n in counts.to_json() if (stage, reason) == (stages[-1].value, KEPT)}
     personal = facts.summary.get("personal_data")
     filters = {"text": _as_text, "quoted": partial(json.dumps, ensure_ascii=False), "number": "{:,}".format}

@@ -16,7 +16,7 @@ from altalign import storage
 from altalign.audit import rows
 from altalign.audit.run_folder import RunFolder
 from altalign.data.counts import Counts
-from altalign.data.reasons import DropReason, Stage
+from altalign.data.reasons import OPT_OUTS, DropReason, Stage
 from altalign.filters import image
 from altalign.machine import interrupts
 from altalign.pages import markdown
@@ -24,7 +24,7 @@ from altalign.pages import markdown
 NAMES = ("training-content.md", "training-content.json")
 TOP_SHARE = 10  # one host in so many, the largest first; the form asks for the top 10 % of domain names
 _SHOWN = 100  # hosts in Markdown
-_OPT_OUT = (DropReason.HTTP_OPT_OUT, DropReason.HTTP_REFUSED, DropReason.URL_BLOCKED)
+_OPT_OUT = (*OPT_OUTS, DropReason.HTTP_REFUSED, DropReason.URL_BLOCKED)
 _ILLEGAL = (image.image_blocked.name, image.image_nsfw.name, DropReason.REMOVED)
 _BYTES_OF_HOSTS = """
     with distinct_images as (select min(host) as host, min(bytes) as bytes from images group by image_id)

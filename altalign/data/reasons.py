@@ -128,11 +128,68 @@ class DropReason(StrEnum):
         card="more bytes",
         threshold="fetch.bytes_at_most",
     )
-    HTTP_OPT_OUT = Words(
-        "http_opt_out",
-        "A header (`fetch.honour_opt_out`) or robots.txt (`fetch.honour_robots`) forbids it.",
-        explain="a header or robots.txt opts out, [fetch] honour_opt_out, honour_robots",
-        card="a header or robots.txt asks not to",
+    OPT_OUT_X_ROBOTS_TAG = Words(
+        "opt_out_x_robots_tag",
+        "`X-Robots-Tag` of the image or its page opposes the purpose (`fetch.purpose`).",
+        explain="X-Robots-Tag of the image or its page opposes it, {setting}",
+        card="X-Robots-Tag of the image or its page opposes the purpose",
+        threshold="fetch.purpose",
+    )
+    OPT_OUT_META_ROBOTS = Words(
+        "opt_out_meta_robots",
+        "A robots `<meta>` of its page opposes the purpose (`fetch.purpose`).",
+        explain="a robots meta element of its page opposes it, {setting}",
+        card="a robots meta element of its page opposes the purpose",
+        threshold="fetch.purpose",
+    )
+    OPT_OUT_CONTENT_USAGE = Words(
+        "opt_out_content_usage",
+        "`Content-Usage` of the image, its page or robots.txt opposes the purpose (`fetch.purpose`).",
+        explain="Content-Usage of the image, its page or robots.txt opposes it, {setting}",
+        card="Content-Usage of the image, its page or robots.txt opposes the purpose",
+        threshold="fetch.purpose",
+    )
+    OPT_OUT_CONTENT_SIGNAL = Words(
+        "opt_out_content_signal",
+        "`Content-Signal` of the image, its page or robots.txt opposes the purpose (`fetch.purpose`).",
+        explain="Content-Signal of the image, its page or robots.txt opposes it, {setting}",
+        card="Content-Signal of the image, its page or robots.txt opposes the purpose",
+        threshold="fetch.purpose",
+    )
+    OPT_OUT_TDMREP = Words(
+        "opt_out_tdmrep",
+        "The TDM Reservation Protocol, in a header, a `<meta>` or tdmrep.json, opposes the purpose (`fetch.purpose`).",
+        explain="the TDM Reservation Protocol, in a header, a meta element or tdmrep.json opposes it, {setting}",
+        card="the TDM Reservation Protocol, in a header, a meta element or tdmrep.json opposes the purpose",
+        threshold="fetch.purpose",
+    )
+    OPT_OUT_RSL = Words(
+        "opt_out_rsl",
+        "A licence of Really Simple Licensing opposes the purpose (`fetch.purpose`).",
+        explain="a licence of Really Simple Licensing opposes it, {setting}",
+        card="a licence of Really Simple Licensing opposes the purpose",
+        threshold="fetch.purpose",
+    )
+    OPT_OUT_IPTC = Words(
+        "opt_out_iptc",
+        "`plus:DataMining` in the image opposes the purpose (`fetch.purpose`).",
+        explain="plus:DataMining in the image opposes it, {setting}",
+        card="plus:DataMining in the image opposes the purpose",
+        threshold="fetch.purpose",
+    )
+    OPT_OUT_C2PA = Words(
+        "opt_out_c2pa",
+        "An assertion of C2PA in the image opposes the purpose (`fetch.purpose`).",
+        explain="an assertion of C2PA in the image opposes it, {setting}",
+        card="an assertion of C2PA in the image opposes the purpose",
+        threshold="fetch.purpose",
+    )
+    OPT_OUT_ROBOTS_TXT = Words(
+        "opt_out_robots_txt",
+        "robots.txt forbids this robot to fetch it: on the web (`fetch.honour_robots`), or as archived "
+        "(`fetch.purpose`).",
+        explain="robots.txt forbids it, [fetch] honour_robots, purpose",
+        card="robots.txt forbids it",
     )
     HTTP_REFUSED = Words(
         "http_refused",
@@ -206,7 +263,15 @@ _OF_STAGES: Mapping[Stage, tuple[str, ...]] = {
         DropReason.HTTP_UNREACHABLE,
         DropReason.HTTP_BROKEN,
         DropReason.HTTP_TOO_LARGE,
-        DropReason.HTTP_OPT_OUT,
+        DropReason.OPT_OUT_X_ROBOTS_TAG,
+        DropReason.OPT_OUT_META_ROBOTS,
+        DropReason.OPT_OUT_CONTENT_USAGE,
+        DropReason.OPT_OUT_CONTENT_SIGNAL,
+        DropReason.OPT_OUT_TDMREP,
+        DropReason.OPT_OUT_RSL,
+        DropReason.OPT_OUT_IPTC,
+        DropReason.OPT_OUT_C2PA,
+        DropReason.OPT_OUT_ROBOTS_TXT,
         DropReason.HTTP_REFUSED,
         DropReason.URL_BLOCKED,
         DropReason.REMOVED,
@@ -246,6 +311,9 @@ PAPERS: Mapping[str, Paper] = {
         where="ALIGN, section 3 and appendix A",
     ),
 }
+
+# What rights holders say against the purpose, a reason a notation.
+OPT_OUTS = tuple(reason for reason in DropReason if reason.startswith("opt_out_"))
 
 # Failures that a later try may mend. Final answers are not asked for again: a status other than 429 and 5xx, an opt-out
 # and a refusal.

@@ -234,12 +234,14 @@ class FetchSettings(Settings):
     """Bytes of a decompressed body. More: `http_too_large`; in a table: `row_too_large`."""
     threads: Positive = 64
     """Concurrent requests of a process. Waiting for a host's turn takes none."""
-    honour_opt_out: Annotated[bool, Fetch] = True
-    """Respect `X-Robots-Tag` (noai, noimageai, noindex, noimageindex), `tdm-reservation: 1`, `Content-Usage:
-    train-ai=n` and `Content-Signal: ai-train=no`: `http_opt_out`.
+    purpose: Annotated[Literal["train", "train-generative", "train-other", "search", "keep all"], Fetch] = "train"
+    """What the data are for: an image is dropped where its rights holder opposes that, in headers, pages, robots.txt or
+    the image itself ([notations](reservations.md)): `opt_out_NOTATION`. `"train"`: any training, opposed by whatever
+    opposes some; `"train-generative"`: of generative models; `"train-other"`: of classifiers, towers, ranking;
+    `"search"`: an index. `"keep all"` drops nothing, and all is recorded in `preferences`.
     """
     honour_robots: Annotated[bool, Fetch] = True
-    """Respect robots.txt, with its lines `Content-Usage` and `Content-Signal`: `http_opt_out`."""
+    """Respect what robots.txt allows this robot to fetch: `opt_out_robots_txt`."""
     connections_per_host: Positive = 8
     """Concurrent requests of a process to one host."""
     requests_per_host_s: Annotated[float, Field(gt=0)] = 20.0

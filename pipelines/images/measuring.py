@@ -18,6 +18,7 @@ from altalign.data.reasons import DropReason
 from altalign.errors import AltalignError, UsageError, bring
 from altalign.filters import model_inputs, pixels
 from altalign.filters.blocked import BlockList
+from altalign.filters.reservations import Said
 from altalign.machine import memory
 from altalign.models import onnx
 from altalign.pipelines.images import embedders
@@ -77,13 +78,14 @@ class Measured(NamedTuple):
 
 
 class Outcome(NamedTuple):
-    """How fetching an image ended: why it failed (None: it did not), or the place and kind of its bytes in the blob."""
+    """How fetching an image ended: why it failed (None: it did not), or its bytes in the blob; and what was said."""
 
     reason: DropReason | None
     http_code: int | None = None
     offset: int = 0
     bytes: int = 0
     measured: Measured = Measured()
+    said: Sequence[Said] | None = None  # what was said of the image; None: nobody looked
 
 
 def measure(data: bytes, *, url: str | None, config: ImageSettings, hooks: Hooks) -> Measured:

@@ -18,6 +18,7 @@ import pyarrow.compute as pc
 from apache_beam.pvalue import PCollection, PValue
 
 from altalign import storage
+from altalign.data import preferences
 from altalign.data.audit_tables import IMAGE_MEASURES
 from altalign.data.counts import FailedCounts
 from altalign.data.reasons import REASONS, DropReason, Stage, ask, reasons_of
@@ -25,6 +26,7 @@ from altalign.data.schema import RULES_VERSION, STRINGS
 from altalign.data.stages import REMOVED_FILE, damaged
 from altalign.filters import identity
 from altalign.filters.image_headers import STRICT_PILLOW
+from altalign.filters.reservations import Said
 from altalign.machine import interrupts, memory
 from altalign.pipelines import read
 from altalign.pipelines.engine.jobs import create
@@ -39,6 +41,8 @@ from altalign.pipelines.run.image_places import Kind
 from altalign.pipelines.run.image_tables import FETCHED, FetchFacts, FetchUnit, first_of_each_image, images_of
 from altalign.pipelines.run.text_tables import COPIED_IMAGES, FOLDER_FILES, GROUPED, GROUPED_SURVIVORS
 from altalign.pipelines.run.units import FOLDER, SET_ASIDE, Run, Unit, digest, fetched_before, map_unit
+from altalign.pipelines.stages import statements
+from altalign.pipelines.stages.statements import Listener
 from altalign.pipelines.web import client, journal, log
 from altalign.pipelines.web.log import WebWatch
 from altalign.rules import own
@@ -96,7 +100,8 @@ def fetch(run: Run, unit: FetchUnit) -> FetchFacts:
     rows = image_tables.survivors(run, unit)
     firsts, image_of = images_of(rows)
     of_images = rows.take(firsts)
-    excluded = _excluded(run, rows, of_images, image_of)
+    pages, listener = statements.of_pages(parquet.values(rows, "page_said")), Listener.of(run.config.fetch)
+    excluded = statements.excluded(listener, pages, image_of) | _excluded(run, rows, of_images, image_of)
     with STRICT_PILLOW:
         match run.config.fetch.source:
             case "archive":
@@ -106,7 +111,8 @@ def fetch(run: Run, unit: FetchUnit) -> FetchFacts:
             case unknown:
                 assert_never(unknown)
     of_each = [outcomes[number] for number in range(len(of_images))]
-    return _write(run, unit, _judged(run, rows, parquet.strings(of_images, "image_url"), of_each, image_of))
+    heard = statements.of_rows(listener, pages, of_each, image_of)
+    return _write(run, unit, _judged(run, rows, parquet.strings(of_images, "image_url"), of_each, image_of, heard))
 
 
 def _excluded(run: Run, rows: pa.Table, of_images: pa.Table, image_of: npt.NDArray[np.int64]) -> Outcomes:
@@ -126,34 +132,41 @@ def _excluded(run: Run, rows: pa.Table, of_images: pa.Table, image_of: npt.NDArr
 
 
 def _judged(
-    run: Run, rows: pa.Table, urls: pa.StringArray, outcomes: Sequence[Outcome], image_of: npt.NDArray[np.int64]
+    run: Run,
+    rows: pa.Table,
+    urls: pa.StringArray,
+    outcomes: Sequence[Outcome],
+    image_of: npt.NDArray[np.int64],
+    heard: statements.Heard,
 ) -> pa.Table:
     """One row a candidate: its text, what was measured of its image, and why it was not fetched or which rules hold.
 
-    URLs and outcomes are of images; `image_of`, int64[rows], has the number of each row's image.
+    URLs and outcomes are of images; `image_of`, int64[rows], has the number of each row's image; `heard` is of rows.
     """
     measured = measuring.columns([outcome.measured for outcome in outcomes])
     sizes = pa.array([outcome.bytes for outcome in outcomes], pa.int64())
     rules = own.rules(Stage.IMAGE, run.config, run.modules)
     columns = {**measured, "url": urls, "bytes": sizes}
     reason, failed = reasons_of(ask(rules, columns, run.config, lambda row: f"the image {urls[row].as_py()!r}"))
-    missing = pa.array([outcome.reason for outcome in outcomes], pa.string())
-    missing_alone = pa.array([[outcome.reason] for outcome in outcomes], pa.list_(pa.string()))
+    missing = pa.array([next(iter(each), None) for each in heard.failed], pa.string())
+    all_missing = pa.array(heard.failed, pa.list_(pa.string()))
+    reason, failed = (every.dictionary_decode().take(pa.array(image_of)) for every in (reason, failed))
     names = ("width", "height", "format", "nsfw_score", "found_sha256", "features")
     image_columns: dict[str, Any] = {
         **{name: measured[name] for name in names},
         "http_code": pa.array([outcome.http_code for outcome in outcomes], pa.int32()),
         "blob_offset": pa.array([outcome.offset for outcome in outcomes], pa.int64()),
         "blob_bytes": sizes,
-        "reason": pc.if_else(missing.is_valid(), missing, reason.dictionary_decode()),
-        "failed": pc.if_else(missing.is_valid(), missing_alone, failed.dictionary_decode()),
     }
     return pa.table(
         {
             **{name: identity.hexed(arrays.ids_of(rows[name])) for name in ("key", "image_id")},
             **{name: rows[name].combine_chunks() for name in (*STRINGS, "words")},
             "source": pool.sources(run, rows["file"]),
+            "preferences": preferences.column(heard.said),
             **{name: column.take(image_of) for name, column in image_columns.items()},
+            "reason": pc.if_else(missing.is_valid(), missing, reason),
+            "failed": pc.if_else(missing.is_valid(), all_missing, failed),
         }
     )
 
@@ -180,8 +193,12 @@ def _write(run: Run, unit: FetchUnit, rows: pa.Table) -> FetchFacts:
     features = b"".join(pc.fill_null(features, pa.scalar(bytes(2 * dimensions))).to_pylist())
     image_tables.FEATURES.save(run, np.frombuffer(features, np.int16).reshape(-1, dimensions), unit["name"])
     image_tables.FETCHED_ROWS.write(run, kept, unit["name"])
-    with_outcome = rows.append_column("has_come", has_come).append_column("is_kept", rows["reason"].is_null())
-    of_images = with_outcome.take(first_of_each_image(rows))
+    of_images = rows.take(first_of_each_image(rows))
+    for name, part in (
+        ("has_come", seen),
+        ("is_kept", kept),
+    ):  # of an image that one page alone opposes, some rows have
+        of_images = of_images.append_column(name, _is_among(of_images, part))
     of_hosts = (parquet.values(of_images, name) for name in ("image_id", "image_url", "has_come", "is_kept"))
     return FetchFacts(
         len(kept),
@@ -192,9 +209,17 @@ def _write(run: Run, unit: FetchUnit, rows: pa.Table) -> FetchFacts:
             *of_images_at(Stage.FETCH.value, seen, sizes="blob_bytes"),
             *of_images_at(Stage.IMAGE.value, kept, sizes="blob_bytes"),
         ],
-        dropped_images=[*dropped_images(Stage.FETCH, missing), *dropped_images(Stage.IMAGE, dropped)],
+        dropped_images=[
+            *dropped_images(Stage.FETCH, missing.filter(pc.invert(_is_among(missing, seen)))),
+            *dropped_images(Stage.IMAGE, dropped),
+        ],
         hosts=image_figures.count_hosts(*of_hosts, one_in=unit["one_in"]),
     )
+
+
+def _is_among(rows: pa.Table, others: pa.Table) -> Any:
+    """Whether the image of each row is that of another table's row too: bool[n]."""
+    return pc.is_in(parquet.strings(rows, "image_id"), value_set=parquet.strings(others, "image_id"))
 
 
 def conclude(run: Run) -> None:
@@ -226,10 +251,18 @@ def _fetch_from_web(run: Run, unit: FetchUnit, rows: pa.Table, excluded: Outcome
     """
     urls: list[Any] = rows["image_url"].to_pylist()  # null where there is none
     image_ids: list[Any] = identity.hexed(arrays.ids_of(rows["image_id"])).to_pylist()
-    hooks = measuring.hooks_of(run.config)
+    hooks, listener = measuring.hooks_of(run.config), Listener.of(run.config.fetch)
 
     def measure(number: int, data: bytes) -> Measured:
         return measuring.measure(data, url=urls[number], config=run.config.image, hooks=hooks)
+
+    def hear(number: int, data: bytes, said: Iterable[Said], http_code: int | None) -> None:
+        """Records an image that has come, unless something in it opposes the purpose."""
+        every, reasons = listener.look(data, said)
+        if reasons:
+            kept.failed(number, reasons[0], http_code, every)
+        else:
+            kept.in_hand(number, data, measure(number, data), every)
 
     path, in_hand = run.work(FETCHED.step, unit["name"]), _in_hand(run, rows)
     journal.adopt(run, path, image_ids, np.flatnonzero(~in_hand).tolist(), partial(_journal_grounds, run))
@@ -243,11 +276,11 @@ def _fetch_from_web(run: Run, unit: FetchUnit, rows: pa.Table, excluded: Outcome
         own_files = np.flatnonzero(missing & in_hand)
         of_files = rows.take(own_files)
         with pool.reading(run, _whole_files(run, of_files)):
-            for number, data in zip(own_files.tolist(), image_bytes(run, of_files), strict=True):
-                if isinstance(data, DropReason):
-                    kept.failed(number, data, None)
+            for number, found in zip(own_files.tolist(), captured(run, of_files), strict=True):
+                if isinstance(found, DropReason):
+                    kept.failed(number, found, None, None)
                 else:
-                    kept.in_hand(number, data, measure(number, data))
+                    hear(number, found.data, found.said, None)
         numbers = np.flatnonzero(missing & ~in_hand).tolist()
 
         def write() -> None:
@@ -260,9 +293,9 @@ def _fetch_from_web(run: Run, unit: FetchUnit, rows: pa.Table, excluded: Outcome
                 number = numbers[response.number]
                 history.tries(number, response)
                 if response.reason is not None:
-                    kept.failed(number, response.reason, response.http_code)
+                    kept.failed(number, response.reason, response.http_code, response.said)
                 elif response.body is not None:
-                    kept.in_hand(number, response.body, measure(number, response.body))
+                    hear(number, response.body, response.said, response.http_code)
                 history.stats(kept.outcomes)
                 del response  # so its bytes no longer count when the next is asked for
         history.stats(kept.outcomes, is_last=True)
@@ -291,14 +324,19 @@ def _fetch_from_files(run: Run, unit: FetchUnit, rows: pa.Table, excluded: Outco
     numbers = [number for number in range(len(rows)) if number not in excluded]
     rows = rows.take(pa.array(numbers, pa.int64()))
     path, urls = image_tables.IMAGES.path(run, unit["name"]), parquet.values(rows, "image_url")
+    listener, of_origins = Listener.of(run.config.fetch), statements.of_origins(run, urls)
     with storage.write(path) as blob, pool.reading(run, _whole_files(run, rows)):
-        for number, url, data in zip(numbers, urls, image_bytes(run, rows), strict=True):
-            if isinstance(data, DropReason):
-                outcomes[number] = Outcome(data)
+        for number, url, said, found in zip(numbers, urls, of_origins, captured(run, rows), strict=True):
+            if isinstance(found, DropReason):
+                outcomes[number] = Outcome(found, said=said)
+                continue
+            data, (every, reasons) = found.data, listener.look(found.data, (*found.said, *(said or ())))
+            if reasons:
+                outcomes[number] = Outcome(reasons[0], said=every)
                 continue
             measured = measuring.measure(data, url=url, config=run.config.image, hooks=hooks)
             blob.write(data)
-            outcomes[number] = Outcome(None, None, end, len(data), measured)
+            outcomes[number] = Outcome(None, None, end, len(data), measured, every)
             end += len(data)
     return outcomes
 
@@ -317,18 +355,22 @@ def _whole_files(run: Run, rows: pa.Table) -> list[int]:
     return [file for file in files if run.files[file].part is None]
 
 
-def image_bytes(run: Run, rows: pa.Table) -> Iterator[bytes | DropReason]:
-    """Yields the bytes of each image, read at its place; the reason for one that no file has, or that is too large."""
+def captured(run: Run, rows: pa.Table) -> Iterator[read.Captured | DropReason]:
+    """Yields each image, read at its place; the reason for one that no file has, or that is too large."""
     has_place = rows["place_file"].is_valid().to_pylist()
+    is_archive = [settings.kind == "warc" for settings in run.config.input]
+    files = (run.files[file] for file in rows["place_file"].unique().drop_null().to_pylist())
+    of_archives = {COPIED_IMAGES.path(run, file.name) for file in files if is_archive[file.input]}
     with Ranges(_ranges(run, rows)) as ranges:
         for place, is_there in zip(ranges, has_place, strict=True):
             if place is None:
                 yield DropReason.ROW_TOO_LARGE if is_there else DropReason.NOT_IN_ARCHIVE
             elif place.length is None:
                 opened = ranges.opened(place.path) if storage.is_remote(place.path) else None  # it was asked ahead
-                yield read.image_bytes(place.path, place.offset, opened) or b""
+                yield read.captured(place.path, place.offset, opened) or read.Captured(b"")
             else:
-                yield ranges.read(place)
+                data = ranges.read(place)
+                yield read.Captured.of_copy(data) if place.path in of_archives else read.Captured(data)
 
 
 def _ranges(run: Run, rows: pa.Table) -> list[Range | None]:

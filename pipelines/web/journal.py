@@ -27,6 +27,7 @@ import pyarrow.compute as pc
 from altalign import storage
 from altalign.data.reasons import DropReason
 from altalign.filters import identity
+from altalign.filters.reservations import Said
 from altalign.machine import interrupts
 from altalign.pipelines.images.measuring import Measured, Outcome
 from altalign.pipelines.run.image_places import Kind
@@ -35,7 +36,7 @@ from altalign.pipelines.run.text_tables import GROUPED
 from altalign.pipelines.run.units import Run, fetched_before
 from altalign.storage import arrays, parquet
 
-VERSION = 2
+VERSION = 3
 GATHERED_S, GATHERED_BYTES = 0.25, 1 << 20  # what is written together: what came within this time, or this much
 UNITS_READ = 16  # units of a trial whose journals stay in memory
 
@@ -70,16 +71,16 @@ class Journal:
         self._waiting_images, self._waiting_lines, self._waiting_bytes = list[bytes](), list[bytes](), 0
         self._due_s = 0.0
 
-    def in_hand(self, number: int, data: bytes, measured: Measured) -> None:
-        """Records an image and its bytes."""
+    def in_hand(self, number: int, data: bytes, measured: Measured, said: Sequence[Said] | None) -> None:
+        """Records an image, its bytes, and what was said of it."""
         offset = self._images.bytes + self._waiting_bytes
         self._waiting_images.append(data)
         self._waiting_bytes += len(data)
-        self._add(number, Outcome(None, None, offset, len(data), measured))
+        self._add(number, Outcome(None, None, offset, len(data), measured, said))
 
-    def failed(self, number: int, reason: DropReason, http_code: int | None) -> None:
-        """Records that an image could not be fetched."""
-        self._add(number, Outcome(reason, http_code))
+    def failed(self, number: int, reason: DropReason, http_code: int | None, said: Sequence[Said] | None) -> None:
+        """Records that an image could not be fetched, or may not be used."""
+        self._add(number, Outcome(reason, http_code, said=said))
 
     def _add(self, number: int, outcome: Outcome) -> None:
         self._waiting_lines.append(_entry(number, outcome))
@@ -139,11 +140,12 @@ def read(path: str) -> Entries:
         return Entries(None, {})
     outcomes = {}
     with suppress(TypeError, ValueError):  # a line that is not whole, or not ours
-        for number, reason, http_code, offset, size, values in lines:
+        for number, reason, http_code, offset, size, values, said in lines:
             measured = Measured(*values)
             if measured.features:
                 measured = measured._replace(features=b64decode(measured.features))
-            outcomes[number] = Outcome(DropReason(reason) if reason else None, http_code, offset, size, measured)
+            heard = None if said is None else tuple(Said(*each) for each in said)
+            outcomes[number] = Outcome(DropReason(reason) if reason else None, http_code, offset, size, measured, heard)
     return Entries(JournalGrounds(head["asked"], head["measured"]), outcomes)
 
 
@@ -168,10 +170,11 @@ def names(folder: str) -> list[str]:
 
 
 def _entry(number: int, outcome: Outcome) -> bytes:
-    reason, http_code, offset, size, measured = outcome
+    reason, http_code, offset, size, measured, said = outcome
     features = measured.features and b64encode(measured.features).decode()
     values = [] if reason else list(measured._replace(features=features))  # type: ignore[arg-type]
-    return _line([number, reason, http_code, offset, size, values])
+    heard = None if said is None else [list(each) for each in said]
+    return _line([number, reason, http_code, offset, size, values, heard])
 
 
 def _line(value: object) -> bytes:

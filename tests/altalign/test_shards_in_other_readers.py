@@ -38,6 +38,8 @@ EXTRAS: list[list[dict[str, Any] | None]] = [
     [{"title": "one"}] * 5 + [{"license": "CC0"}, {"title": {"en": "two"}}, {"title": ["three", 3]}],
 ]
 
+SAID = [None, [], [{"notation": "x-robots-tag", "value": "nofollow", "where": "image header", "when": None}]]
+
 
 def write_shard(
     path: Path, formats: list[str], kept: Sequence[dict[str, Any] | None] = EXTRAS[0]
@@ -63,6 +65,7 @@ def write_shard(
                 "source": "warc",
                 "source_key": f"a.csv#{number}",
                 "extra": kept[number] and extras.encode(kept[number]),
+                "preferences": SAID[number % len(SAID)],
                 "width": 40,
                 "height": 30,
                 "format": kind,
