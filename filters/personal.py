@@ -15,6 +15,8 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from altalign.filters.one_url import registered_domain
+
 KINDS = {"email": "e-mail address", "phone": "phone number", "address": "street address"}
 CHARACTERS = 1_000  # of a caption that are looked at: the libraries take time with longer texts
 
@@ -63,23 +65,8 @@ def has_any(captions: pa.StringArray, kinds: Iterable[str], countries: Sequence[
     return pa.array(reduce(np.logical_or, masks, np.zeros(len(captions), bool)))
 
 
-def registered_domain(host: str) -> str:
-    """The domain that was registered for a host, by the Public Suffix List; empty of an address, or an unknown suffix.
-
-    Where anybody may register (`github.io`), it is what one of them has.
-    """
-    return _suffixes()(host.lower()) or ""
-
-
-@cache
-def _suffixes() -> Callable[[str], str | None]:
-    from publicsuffixlist import PublicSuffixList  # a twelfth of a second, with its list
-
-    return PublicSuffixList(accept_unknown=False).privatesuffix
-
-
 def _email_test(_countries: Sequence[str]) -> Callable[[str], bool]:
-    return lambda text: any(registered_domain(domain) for domain in _EMAIL.findall(text))
+    return lambda text: any(map(registered_domain, _EMAIL.findall(text)))
 
 
 def _phone_test(countries: Sequence[str]) -> Callable[[str], bool]:

@@ -87,6 +87,17 @@ class CardFacts(NamedTuple):
         return self.config.card.name or f"Image-text pairs from {', '.join(map(shown, sources))}"
 
 
+def looked_for(config: CurateConfig) -> list[str]:
+    """Where this run has looked for what rights holders say."""
+    of_archives = any(each.kind == "warc" for each in config.input)
+    found = ["marks inside image files (IPTC/PLUS, C2PA)"]
+    if of_archives:
+        found += ["headers and meta elements of archived pages", "robots.txt and tdmrep.json of archives"]
+    if config.fetch.source == "web":
+        return [*found, "headers of images, robots.txt and tdmrep.json on the web"]
+    return [*found, "headers of archived images"] if of_archives else found
+
+
 def model_of(score: Score) -> str:
     """What a score rests on, as its settings name it, without the folders that it was in."""
     settings = score.facts.get("settings", {})

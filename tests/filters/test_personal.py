@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 
 from altalign.errors import UsageError
-from altalign.filters import personal
+from altalign.filters import one_url, personal
 from altalign.settings.curate import CurateConfig, TextSettings
 
 CASES = tomllib.loads((Path(__file__).parents[1] / "cases" / "personal.toml").read_text(encoding="utf-8"))["caption"]
@@ -64,7 +64,7 @@ def test_no_caption_depends_on_the_others_and_long_ones_are_looked_at_as_far_as_
     ],
 )
 def test_the_registered_domain_of_a_host(host: str, domain: str) -> None:
-    assert personal.registered_domain(host) == domain
+    assert one_url.registered_domain(host) == domain
 
 
 def test_a_country_without_numbers_is_refused_by_its_name() -> None:
