@@ -42,6 +42,17 @@ def stages_of(counted: Iterable[str]) -> tuple[Stage, ...]:
     return (*CURATED, *([Stage.SELECT] if Stage.SELECT.value in {*counted} else []))
 
 
+def _opt_out(name: str, where: str) -> Words:
+    """The words of a notation by which rights holders oppose a use."""
+    plain = where.replace("`", "")
+    return Words(
+        f"opt_out_{name}",
+        f"{where[0].upper()}{where[1:]} opposes the purpose (`fetch.purpose`).",
+        explain=f"{plain} opposes it, [fetch] purpose = {{config.fetch.purpose}}",
+        card=f"{plain} opposes the purpose",
+    )
+
+
 class DropReason(StrEnum):
     """Reasons that code gives by name, with their words; those of rules on columns are the names of `RULES`."""
 
@@ -128,62 +139,14 @@ class DropReason(StrEnum):
         card="more bytes",
         threshold="fetch.bytes_at_most",
     )
-    OPT_OUT_X_ROBOTS_TAG = Words(
-        "opt_out_x_robots_tag",
-        "`X-Robots-Tag` of the image or its page opposes the purpose (`fetch.purpose`).",
-        explain="X-Robots-Tag of the image or its page opposes it, {setting}",
-        card="X-Robots-Tag of the image or its page opposes the purpose",
-        threshold="fetch.purpose",
-    )
-    OPT_OUT_META_ROBOTS = Words(
-        "opt_out_meta_robots",
-        "A robots `<meta>` of its page opposes the purpose (`fetch.purpose`).",
-        explain="a robots meta element of its page opposes it, {setting}",
-        card="a robots meta element of its page opposes the purpose",
-        threshold="fetch.purpose",
-    )
-    OPT_OUT_CONTENT_USAGE = Words(
-        "opt_out_content_usage",
-        "`Content-Usage` of the image, its page or robots.txt opposes the purpose (`fetch.purpose`).",
-        explain="Content-Usage of the image, its page or robots.txt opposes it, {setting}",
-        card="Content-Usage of the image, its page or robots.txt opposes the purpose",
-        threshold="fetch.purpose",
-    )
-    OPT_OUT_CONTENT_SIGNAL = Words(
-        "opt_out_content_signal",
-        "`Content-Signal` of the image, its page or robots.txt opposes the purpose (`fetch.purpose`).",
-        explain="Content-Signal of the image, its page or robots.txt opposes it, {setting}",
-        card="Content-Signal of the image, its page or robots.txt opposes the purpose",
-        threshold="fetch.purpose",
-    )
-    OPT_OUT_TDMREP = Words(
-        "opt_out_tdmrep",
-        "The TDM Reservation Protocol, in a header, a `<meta>` or tdmrep.json, opposes the purpose (`fetch.purpose`).",
-        explain="the TDM Reservation Protocol, in a header, a meta element or tdmrep.json opposes it, {setting}",
-        card="the TDM Reservation Protocol, in a header, a meta element or tdmrep.json opposes the purpose",
-        threshold="fetch.purpose",
-    )
-    OPT_OUT_RSL = Words(
-        "opt_out_rsl",
-        "A licence of Really Simple Licensing opposes the purpose (`fetch.purpose`).",
-        explain="a licence of Really Simple Licensing opposes it, {setting}",
-        card="a licence of Really Simple Licensing opposes the purpose",
-        threshold="fetch.purpose",
-    )
-    OPT_OUT_IPTC = Words(
-        "opt_out_iptc",
-        "`plus:DataMining` in the image opposes the purpose (`fetch.purpose`).",
-        explain="plus:DataMining in the image opposes it, {setting}",
-        card="plus:DataMining in the image opposes the purpose",
-        threshold="fetch.purpose",
-    )
-    OPT_OUT_C2PA = Words(
-        "opt_out_c2pa",
-        "An assertion of C2PA in the image opposes the purpose (`fetch.purpose`).",
-        explain="an assertion of C2PA in the image opposes it, {setting}",
-        card="an assertion of C2PA in the image opposes the purpose",
-        threshold="fetch.purpose",
-    )
+    OPT_OUT_X_ROBOTS_TAG = _opt_out("x_robots_tag", "`X-Robots-Tag` of the image or its page")
+    OPT_OUT_META_ROBOTS = _opt_out("meta_robots", "a robots meta element of its page")
+    OPT_OUT_CONTENT_USAGE = _opt_out("content_usage", "`Content-Usage` of the image, its page or robots.txt")
+    OPT_OUT_CONTENT_SIGNAL = _opt_out("content_signal", "`Content-Signal` of the image, its page or robots.txt")
+    OPT_OUT_TDMREP = _opt_out("tdmrep", "the TDM Reservation Protocol (header, meta element or tdmrep.json)")
+    OPT_OUT_RSL = _opt_out("rsl", "a licence of Really Simple Licensing (header or robots.txt)")
+    OPT_OUT_IPTC = _opt_out("iptc", "`plus:DataMining` in the image")
+    OPT_OUT_C2PA = _opt_out("c2pa", "an assertion of C2PA in the image")
     OPT_OUT_ROBOTS_TXT = Words(
         "opt_out_robots_txt",
         "robots.txt forbids this robot to fetch it: on the web (`fetch.honour_robots`), or as archived "

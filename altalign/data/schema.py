@@ -12,7 +12,9 @@ SCHEMA_VERSION = 3
 RULES_VERSION = "7 (Unicode 16.0)"  # raised by whatever changes which samples survive, their order or their bytes
 
 # Statements of rights holders, as `filters.reservations.Said`. Null: nobody looked; empty: nothing was said.
-PREFERENCES = pa.list_(pa.struct([(name, pa.string()) for name in ("notation", "value", "where", "when")]))
+# The name of the list's items is the one that Parquet gives back.
+_STATEMENT = pa.struct([(name, pa.string()) for name in ("notation", "value", "where", "when")])
+PREFERENCES = pa.list_(pa.field("element", _STATEMENT))
 
 # What a reader found in one stretch of an input file, in input order. `reason` is the verdict of extract (null keeps),
 # `failed` every rule of it that holds.

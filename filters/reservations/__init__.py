@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 
+from altalign.data.reasons import DropReason
 from altalign.filters.reservations import c2pa, iptc, rsl, tags, tdmrep, usage
 from altalign.filters.reservations.robots_txt import Robots
 from altalign.filters.reservations.said import NOTATIONS, PURPOSES, Said, short
@@ -21,7 +22,10 @@ __all__ = [
     "of_tdmrep",
     "opposed",
     "product_token",
+    "reason",
 ]
+
+_AS_REASON = str.maketrans("-.", "__")
 
 HEADERS = ("x-robots-tag", *usage.YES_NO, *tdmrep.NAMES, "link")
 
@@ -100,6 +104,11 @@ def _opposes(said: Said, purpose: str, token: str) -> bool:
     if said.notation == "c2pa":
         return c2pa.opposes(said.value, purpose)
     return said.notation in ("rsl", "robots.txt")  # terms that nobody has read, and a ban
+
+
+def reason(notation: str) -> DropReason:
+    """The drop reason of a notation."""
+    return DropReason(f"opt_out_{notation.translate(_AS_REASON)}")
 
 
 def product_token(user_agent: str) -> str:

@@ -32,7 +32,7 @@ class Said(NamedTuple):
 
 def short(value: str, words: Iterable[str] = ()) -> str:
     """A value in one line. Of a list that is too long, the members that have one of the words alone."""
-    value = " ".join(value.split())
+    value = " ".join(value.encode("utf-8", "replace").decode().split())  # a server may send what is no text
     if len(value) > VALUE_AT_MOST:
         members = [member.strip() for member in value.split(",")]
         value = ", ".join(member for member in members if any(word in member.lower() for word in words)) or value

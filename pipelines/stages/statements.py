@@ -17,7 +17,7 @@ from altalign import storage
 from altalign.data.preferences import STATEMENTS_AT_MOST, from_text
 from altalign.data.reasons import OPT_OUTS, REASONS, DropReason, Stage
 from altalign.filters import identity
-from altalign.filters.reservations import Reservations, Robots, Said, of_image, opposed, product_token
+from altalign.filters.reservations import Reservations, Robots, Said, of_image, opposed, product_token, reason
 from altalign.filters.reservations.robots_txt import BYTES_AT_MOST
 from altalign.machine import interrupts
 from altalign.pipelines import read
@@ -27,8 +27,7 @@ from altalign.pipelines.run.image_places import Kind, Places, as_bytes, first_of
 from altalign.pipelines.run.units import Run
 from altalign.settings.curate import FetchSettings
 
-_ORDER = {reason: at for at, reason in enumerate(REASONS[Stage.FETCH])}
-_AS_REASON = str.maketrans("-.", "__")
+_ORDER = {name: at for at, name in enumerate(REASONS[Stage.FETCH])}
 _BY_ROW = frozenset(OPT_OUTS) - {DropReason.OPT_OUT_ROBOTS_TXT}
 
 
@@ -45,8 +44,7 @@ class Listener(NamedTuple):
 
     def reasons(self, said: Iterable[Said]) -> list[DropReason]:
         """Why statements drop what they are of, in the order of reasons."""
-        found = opposed(said, self.purpose, self.token)
-        return [DropReason(f"opt_out_{notation.translate(_AS_REASON)}") for notation in found]
+        return [reason(notation) for notation in opposed(said, self.purpose, self.token)]
 
     def look(self, data: bytes, said: Iterable[Said]) -> tuple[tuple[Said, ...], list[DropReason]]:
         """All that was said of an image, by itself too, and why that drops it."""

@@ -24,10 +24,11 @@ from aiohttp.abc import AbstractResolver, ResolveResult
 from yarl import URL
 
 from altalign.data.reasons import DropReason
+from altalign.filters.reservations import of_headers
 from altalign.pipelines.read.coding import decoded
 from altalign.pipelines.web.addresses import Addresses
-from altalign.pipelines.web.calls import HEADERS_READ, Answer, Request, Trouble
-from altalign.pipelines.web.robots import opt_out
+from altalign.pipelines.web.calls import HEADERS_READ, Answer, Request, Trouble, utc_now
+from altalign.pipelines.web.robots import objection
 from altalign.pipelines.web.schedule import Budget
 
 LINE_BYTES_AT_MOST = 32_768  # of a header
@@ -191,8 +192,11 @@ class Transport:
                     async with asyncio.timeout(DRAINED_S_AT_MOST):
                         await response.content.read()
             return answer
-        if request.token and (header := opt_out(answer.headers, request.token)):
-            raise Trouble(DropReason.HTTP_OPT_OUT, header)
+        if request.token:
+            said = of_headers(answer.headers, request.token, "image header", utc_now())
+            request.said = [*(request.said or ()), *said]
+            if trouble := objection(request.said, request.purpose, request.token):
+                raise trouble
         if length is not None and length > most and not request.is_robots:
             raise Trouble(DropReason.HTTP_TOO_LARGE, f"Content-Length {length:,}")
         encoding = ",".join(response.headers.getall("Content-Encoding", []))

@@ -2,6 +2,7 @@
 
 import hashlib
 import io
+import json
 from collections.abc import Sequence
 from pathlib import Path
 from types import SimpleNamespace
@@ -81,7 +82,8 @@ def write_shard(
 
 def in_json(row: dict[str, Any]) -> dict[str, Any]:
     """The side-car's row as the tar's JSON has it."""
-    return {name: "" if value is None else value for name, value in row.items()}
+    said = None if row["preferences"] is None else json.dumps(row["preferences"], separators=(",", ":"))
+    return {name: "" if value is None else value for name, value in {**row, "preferences": said}.items()}
 
 
 @pytest.mark.filterwarnings(
