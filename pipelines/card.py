@@ -201,6 +201,7 @@ def _rules(facts: CardFacts) -> Iterator[dict[str, Any]]:
         for reason in REASONS[stage]:
             words, paper, pairs = WORDS[reason], PAPERS.get(reason), dropped.get(reason, 0)
             is_on = bool(words.threshold) and (not words.on_with or bool(value_of(config, words.on_with)))
+            is_on &= not reason.startswith("opt_out_")  # all of them stand under Reservations
             if not pairs and not (is_on and (config.fetch.source == "web" or not reason.startswith("http_"))):
                 continue
             row = {"stage": stage.value, "meaning": words.in_card, "reason": reason, "pairs": pairs}
@@ -217,7 +218,9 @@ def _rules(facts: CardFacts) -> Iterator[dict[str, Any]]:
             yield {**row, "pairs": dropped.get(reason, 0), "here": "", "paper": "ours"}
 
 
-def _number(value: float | None) -> str:
+def _number(value: float | str | None) -> str:
+    if isinstance(value, str):
+        return value
     return "no number" if value is None else f"{value:,}" if isinstance(value, int) else f"{value:g}"
 
 

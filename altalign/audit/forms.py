@@ -7,6 +7,7 @@ from typing import Any
 
 from altalign import storage
 from altalign.pages import markdown
+from altalign.pipelines import card
 
 TEMPLATES = Path(__file__).parent / "templates"
 _SHOWN = 100  # rows of a table in Markdown
@@ -14,7 +15,7 @@ _SHOWN = 100  # rows of a table in Markdown
 
 def filled(template: str, **facts: Any) -> dict[str, Any]:
     """A form of JSON with these facts in it."""
-    return json.loads(markdown.template(TEMPLATES / template, {}).render(**facts))
+    return json.loads(markdown.template(TEMPLATES / template, {"rate": card.rate}).render(**facts))
 
 
 def write(folder: str, name: str, title: str, sections: Mapping[str, str], facts: Mapping[str, Any]) -> list[str]:

@@ -18,6 +18,7 @@ from altalign.data.counts import Counts
 from altalign.data.lineage import Made
 from altalign.data.reasons import OPT_OUTS, DropReason, Stage
 from altalign.filters import image, one_url
+from altalign.filters.personal import KINDS
 from altalign.filters.reservations import NOTATIONS
 from altalign.machine import interrupts
 from altalign.pipelines import card
@@ -102,11 +103,8 @@ def gathered(run: RunFolder, form: str) -> dict[str, Any]:
         looked_for=card.looked_for(config),
         left_out_for_opt_outs=dropped(Stage.FETCH, _OPT_OUT) | dropped_of_select(counts),
         left_out_as_illegal=dropped(Stage.IMAGE, _ILLEGAL) | dropped(Stage.SELECT, _ILLEGAL),
-        personal=[
-            {"language": language or "all", "captions": of["captions"]}
-            | {kind: card.rate(of[kind]) for kind in card.KINDS}
-            for language, of in (card.shown_rates(personal["rates"]) if personal else [])
-        ],
+        personal=card.shown_rates(personal["rates"]) if personal else [],
+        kinds_of_personal=KINDS,
         stages=counts.summary(counts.stages_of_run()),
     )
 

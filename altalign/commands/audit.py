@@ -44,10 +44,8 @@ def main(argv: Sequence[str]) -> int:
     parser.add_argument("--quick", action="store_true", help="compare only names and sizes of all files; write nothing")
     parser.add_argument("--summary", choices=FORMS, help="write the form of the EU (of small firms) or California")
     parser.add_argument("--reservations", action="store_true", help="write what rights holders said, by domain")
+    parser.add_argument("--to", metavar="FOLDER", default="", help="with these two: where it is written (.)")
     parser.add_repeatable("--words", "NAME=FILE", "report the share kept of captions with a word of a list; repeatable")
-    parser.add_argument(
-        "--to", metavar="FOLDER", default="", help="with --summary or --reservations: where it is written (.)"
-    )
     given = parser.parse_args(argv)
     if given.summary:
         parser.only(given, "--summary", "summary", "to")
@@ -86,7 +84,7 @@ def main(argv: Sequence[str]) -> int:
 
 
 def _of_files(given: argparse.Namespace) -> int:
-    """Looks at every file of a run and names each that is not as it was written, or writes a form, or what rights holders said."""
+    """Looks at every file of a run and names each that is not as it was written; or writes a form."""
     with own_files(given.run):
         run = RunFolder.open(given.run)
         run.check_finished("there is nothing to sum up, and no list of its files yet")
