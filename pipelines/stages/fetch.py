@@ -39,7 +39,7 @@ from altalign.pipelines.read.tables import table
 from altalign.pipelines.run import image_tables, outputs, pool, progress, removal_list
 from altalign.pipelines.run.image_places import Kind
 from altalign.pipelines.run.image_tables import FETCHED, FetchFacts, FetchUnit, first_of_each_image, images_of
-from altalign.pipelines.run.text_tables import COPIED_IMAGES, FOLDER_FILES, GROUPED, GROUPED_SURVIVORS
+from altalign.pipelines.run.text_tables import ALL_NOTICES, COPIED_IMAGES, FOLDER_FILES, GROUPED, GROUPED_SURVIVORS
 from altalign.pipelines.run.units import FOLDER, SET_ASIDE, Run, Unit, digest, fetched_before, map_unit
 from altalign.pipelines.stages import statements
 from altalign.pipelines.stages.statements import Listener
@@ -50,7 +50,7 @@ from altalign.settings.curate import FetchSettings
 from altalign.storage import arrays, parquet
 from altalign.storage.ranges import Range, Ranges
 
-READS = (GROUPED_SURVIVORS, COPIED_IMAGES, FOLDER_FILES)
+READS = (GROUPED_SURVIVORS, COPIED_IMAGES, FOLDER_FILES, ALL_NOTICES)
 
 SECONDS_PER_IMAGE = 1e-3  # docs/concepts/speed.md; web-size images take three times that
 
@@ -278,7 +278,7 @@ def _fetch_from_web(run: Run, unit: FetchUnit, rows: pa.Table, excluded: Outcome
         with pool.reading(run, _whole_files(run, of_files)):
             for number, found in zip(own_files.tolist(), captured(run, of_files), strict=True):
                 if isinstance(found, DropReason):
-                    kept.failed(number, found, None, None)
+                    kept.failed(number, found, None)
                 else:
                     hear(number, found.data, found.said, None)
         numbers = np.flatnonzero(missing & ~in_hand).tolist()
@@ -358,7 +358,7 @@ def _whole_files(run: Run, rows: pa.Table) -> list[int]:
 def captured(run: Run, rows: pa.Table) -> Iterator[read.Captured | DropReason]:
     """Yields each image, read at its place; the reason for one that no file has, or that is too large."""
     has_place = rows["place_file"].is_valid().to_pylist()
-    is_archive = [settings.kind == "warc" for settings in run.config.input]
+    token, is_archive = Listener.of(run.config.fetch).token, [settings.kind == "warc" for settings in run.config.input]
     files = (run.files[file] for file in rows["place_file"].unique().drop_null().to_pylist())
     of_archives = {COPIED_IMAGES.path(run, file.name) for file in files if is_archive[file.input]}
     with Ranges(_ranges(run, rows)) as ranges:
@@ -367,7 +367,7 @@ def captured(run: Run, rows: pa.Table) -> Iterator[read.Captured | DropReason]:
                 yield DropReason.ROW_TOO_LARGE if is_there else DropReason.NOT_IN_ARCHIVE
             elif place.length is None:
                 opened = ranges.opened(place.path) if storage.is_remote(place.path) else None  # it was asked ahead
-                yield read.captured(place.path, place.offset, opened) or read.Captured(b"")
+                yield read.captured(place.path, place.offset, opened, token=token) or read.Captured(b"")
             else:
                 data = ranges.read(place)
                 yield read.Captured.of_copy(data) if place.path in of_archives else read.Captured(data)

@@ -7,7 +7,6 @@ origin say as archived. A row also has what its page says: that alone may differ
 from collections.abc import Iterable, Sequence
 from itertools import groupby
 from typing import NamedTuple
-from urllib.parse import urlsplit
 
 import numpy as np
 import numpy.typing as npt
@@ -113,7 +112,7 @@ def of_origins(run: Run, urls: Sequence[str | None]) -> list[Sequence[Said] | No
     if not storage.exists(text_tables.ALL_NOTICES.path(run)):
         return found
     places, token = text_tables.ALL_NOTICES.array(run, mapped=True), Listener.of(run.config.fetch).token
-    origins = [(_origin(url), number) for number, url in enumerate(urls) if url]
+    origins = [("/".join(url.split("/", 3)[:3]), number) for number, url in enumerate(urls) if url]
     for origin, numbers in groupby(sorted(origins), key=lambda pair: pair[0]):
         interrupts.check()
         rules, rights = (_notice(run, places, origin + path) for path in read.NOTICES)
@@ -122,11 +121,6 @@ def of_origins(run: Run, urls: Sequence[str | None]) -> list[Sequence[Said] | No
             url = str(urls[number])
             found[number] = distinct(of_robots.archived(url, rules.when), of_tdmrep.said(url, rights.when))
     return found
-
-
-def _origin(url: str) -> str:
-    parts = urlsplit(url)
-    return f"{parts.scheme}://{parts.netloc}"
 
 
 def _notice(run: Run, places: Places, url: str) -> read.Captured:

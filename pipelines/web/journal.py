@@ -71,14 +71,16 @@ class Journal:
         self._waiting_images, self._waiting_lines, self._waiting_bytes = list[bytes](), list[bytes](), 0
         self._due_s = 0.0
 
-    def in_hand(self, number: int, data: bytes, measured: Measured, said: Sequence[Said] | None) -> None:
+    def in_hand(self, number: int, data: bytes, measured: Measured, said: Sequence[Said] | None = None) -> None:
         """Records an image, its bytes, and what was said of it."""
         offset = self._images.bytes + self._waiting_bytes
         self._waiting_images.append(data)
         self._waiting_bytes += len(data)
         self._add(number, Outcome(None, None, offset, len(data), measured, said))
 
-    def failed(self, number: int, reason: DropReason, http_code: int | None, said: Sequence[Said] | None) -> None:
+    def failed(
+        self, number: int, reason: DropReason, http_code: int | None, said: Sequence[Said] | None = None
+    ) -> None:
         """Records that an image could not be fetched, or may not be used."""
         self._add(number, Outcome(reason, http_code, said=said))
 

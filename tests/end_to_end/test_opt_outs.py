@@ -140,10 +140,10 @@ requests_per_host_s = 1000
     assert kept(run) == {site.url(f"/{number}") for number in range(4)}
     reasons = {url: reason for url, (reason, _) in dropped(run).items()}
     assert reasons == {
-        site.url("/4"): "http_opt_out",
-        site.url("/5"): "http_opt_out",
-        usage.url("/6"): "http_opt_out",
-        signal.url("/7"): "http_opt_out",
+        site.url("/4"): "opt_out_content_usage",
+        site.url("/5"): "opt_out_content_signal",
+        usage.url("/6"): "opt_out_content_usage",
+        signal.url("/7"): "opt_out_content_signal",
         site.url("/8"): "image_blocked",
         site.url("/9"): "url_blocked",
         site.url("/elsewhere"): "url_blocked",

@@ -55,7 +55,7 @@ ANSWERS: Sequence[tuple[str, str | None, int | None]] = (
     ("/raw/cut", "http_broken", 200),
     ("/reset", "http_broken", None),
     ("/large?bytes=300000", "http_too_large", 200),
-    ("/png/a?header=X-Robots-Tag:%20noai", "http_opt_out", 200),
+    ("/png/a?header=X-Robots-Tag:%20noai", "opt_out_x_robots_tag", 200),
     ("/html", "image_undecodable", None),
 )
 
