@@ -1,7 +1,8 @@
 """`altalign audit RUN --reservations`: what rights holders said, of which domains, when, and what it means by purpose.
 
 Counted are the pairs whose images were looked at: those in the shards, and those that `fetch` or a later stage dropped.
-Of a pair that `fetch` dropped nobody knows what later rules would have said.
+Of a pair that `fetch` dropped nobody knows what later rules would have said, nor what else its rights holder says: the
+search ends with what opposes the purpose.
 """
 
 from collections import Counter
