@@ -23,7 +23,7 @@ from altalign.audit.notebook import Gallery
 from altalign.audit.opened import Run
 from altalign.data import audit_tables, schema
 from altalign.data.audit_tables import AuditTable
-from altalign.data.reasons import PAPERS, REASONS, RULES, WORDS, DropReason, Stage
+from altalign.data.reasons import OPT_OUTS, PAPERS, REASONS, RULES, WORDS, DropReason, Stage
 from altalign.eval.settings import EvalSets
 from altalign.settings.curate import CurateConfig
 from altalign.settings.score import ScoreConfig
@@ -48,7 +48,8 @@ GIVEN_BY = {
     DropReason.HTTP_UNREACHABLE: "pipelines/web/transport.py: _failed",
     DropReason.HTTP_BROKEN: "pipelines/web/transport.py: _failed",
     DropReason.HTTP_TOO_LARGE: "pipelines/web/transport.py: Transport._body",
-    DropReason.HTTP_OPT_OUT: "pipelines/web/transport.py: Transport._answer",
+    **dict.fromkeys(OPT_OUTS, "pipelines/stages/statements.py: of_rows"),
+    DropReason.OPT_OUT_ROBOTS_TXT: "pipelines/web/fetching.py: Fetching._check",
     DropReason.HTTP_REFUSED: "pipelines/web/fetching.py: Fetching._admitted",
     DropReason.URL_BLOCKED: "pipelines/stages/fetch.py: _excluded",
     DropReason.NEAR_DUPLICATE_OF_TEST_IMAGE: "pipelines/stages/decontaminate.py: _dropped",

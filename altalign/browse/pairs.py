@@ -2,8 +2,8 @@
 
 The table `pairs` has a row a pair: `n`, its number; `file` and `row`, where the run has it; `image`, its image_id as a
 number, which is counted faster; `failed`, every rule of its stage that holds, joined by spaces; `said`, the notations
-in its `preferences`, likewise; `host`, of the image's URL; the columns of side-cars and dropped rows by their names; the
-run's scores; and those of `keep_columns`, as text.
+in its `preferences`, likewise; `host`, of the image's URL; the columns of side-cars and dropped rows by their names;
+the run's scores; and those of `keep_columns`, as text.
 """
 
 import heapq

@@ -241,7 +241,9 @@ class FetchSettings(Settings):
     `"search"`: an index. `"keep all"` drops nothing, and all is recorded in `preferences`.
     """
     honour_robots: Annotated[bool, Fetch] = True
-    """Respect what robots.txt allows this robot to fetch: `opt_out_robots_txt`."""
+    """Respect what robots.txt allows this robot to fetch: `opt_out_robots_txt`. `false` asks no site for it or for
+    tdmrep.json, so that what these say of the use of images is not known.
+    """
     connections_per_host: Positive = 8
     """Concurrent requests of a process to one host."""
     requests_per_host_s: Annotated[float, Field(gt=0)] = 20.0
@@ -260,6 +262,16 @@ class FetchSettings(Settings):
     """User agent, with VERSION filled in; robots.txt is read for its first word. Add a contact: `"altalign/VERSION
     (+https://example.org/our-crawl)"`.
     """
+    signing_key: str = ""
+    """PEM file of an Ed25519 private key, which [signs requests](../guides/fetch-from-the-web.md#signed-requests)."""
+    signature_agent: Annotated[str, Field(pattern=r"^(https://[a-z0-9.-]+(:[0-9]+)?)?$")] = ""
+    """Where sites find its public key: `"https://example.org"`."""
+
+    @model_validator(mode="after")
+    def _a_key_has_an_agent(self) -> Self:
+        if bool(self.signing_key) != bool(self.signature_agent):
+            raise ValueError("signing_key and signature_agent: give both, or neither")
+        return self
 
     @field_validator("allow_addresses")
     @classmethod

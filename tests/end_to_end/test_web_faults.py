@@ -175,7 +175,7 @@ def test_what_is_final_is_asked_for_again_only_by_name(
         server,
         [
             *pictures(server, 8),
-            *[each for each in answers(server) if each.reason in ("opt_out_x_robots_tag", "http_too_large")],
+            *[each for each in answers(server) if each.reason in ("opt_out_iptc", "http_too_large")],
         ],
     )
     assert main(["curate", "config.toml"]) == 0
@@ -188,9 +188,9 @@ def test_what_is_final_is_asked_for_again_only_by_name(
     )
     assert len(server.requests()) == requests
     (folder / "run").rename(folder / "a rün")  # a run may be moved
-    assert main(["retry", "a rün", "--reason", "opt_out_x_robots_tag"]) == 0
+    assert main(["retry", "a rün", "--reason", "opt_out_iptc"]) == 0
     (folder / "a rün").rename(folder / "run")
-    assert {url.partition("?")[2].partition("=")[0] for url in asked_for(server, since=requests)} == {"header"}
+    assert {url.partition("?")[2].partition("=")[0] for url in asked_for(server, since=requests)} == {"mining"}
     assert tree(folder / "run") == before
 
 
