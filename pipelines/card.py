@@ -90,13 +90,12 @@ class CardFacts(NamedTuple):
 
 def looked_for(config: CurateConfig) -> list[str]:
     """Where this run has looked for what rights holders say."""
-    of_archives = any(each.kind == "warc" for each in config.input)
-    found = ["marks inside image files (IPTC/PLUS, C2PA)"]
-    if of_archives:
-        found += ["headers and meta elements of archived pages", "robots.txt and tdmrep.json of archives"]
+    kinds, found = {each.kind for each in config.input}, ["marks inside image files (IPTC/PLUS, C2PA)"]
+    found += ["headers and meta elements of archived pages"] if kinds & {"warc", "wat"} else []
+    found += ["robots.txt and tdmrep.json of archives"] if "warc" in kinds else []
     if config.fetch.source == "web":
         return [*found, "headers of images, robots.txt and tdmrep.json on the web"]
-    return [*found, "headers of archived images"] if of_archives else found
+    return [*found, "headers of archived images"] if "warc" in kinds else found
 
 
 def reservations_in_words(facts: CardFacts) -> str:

@@ -184,7 +184,7 @@ def _choose(selection: Selection, run: Run, unit: ShardOfParent) -> ChosenFacts:
     of_sample = SAMPLE.names if keeps else ["key", "source", *(["caption"] if of_balance else [])]
     named = list(dict.fromkeys([*selection.columns, *selection.labels]))
     rows = selection.read(unit, [*of_sample, *named])
-    values = rows.select(named)
+    values = rows.select([name for name in named if name != PREFERENCES])  # dropped rows have that as it is
 
     def scores(mask: Mask) -> "pa.Array[Any]":
         of_rows = values.filter(pa.array(mask)).to_pylist()
