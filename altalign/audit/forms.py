@@ -7,21 +7,15 @@ from typing import Any
 
 from altalign import storage
 from altalign.pages import markdown
-from altalign.pipelines import card
 
-TEMPLATES = Path(__file__).parent / "templates"
+_TEMPLATE = Path(__file__).parent / "templates" / "form.md.jinja"
 _SHOWN = 100  # rows of a table in Markdown
-
-
-def filled(template: str, **facts: Any) -> dict[str, Any]:
-    """A form of JSON with these facts in it."""
-    return json.loads(markdown.template(TEMPLATES / template, {"rate": card.rate}).render(**facts))
 
 
 def write(folder: str, name: str, title: str, sections: Mapping[str, str], facts: Mapping[str, Any]) -> list[str]:
     """Write `NAME.md` and `NAME.json`, whose entries are `form` and these sections; returns the paths."""
     paths = [storage.join(folder, f"{name}.{ending}") for ending in ("md", "json")]
-    template = markdown.template(TEMPLATES / "form.md.jinja", {"word": _word})
+    template = markdown.template(_TEMPLATE, {"word": _word})
     text = template.render(
         title=title, facts=facts, titles=sections, shown_at_most=_SHOWN, name_of_json=storage.name(paths[1])
     )

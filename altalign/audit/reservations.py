@@ -5,8 +5,8 @@ Of a pair that `fetch` dropped nobody knows what later rules would have said, no
 search ends with what opposes the purpose.
 """
 
-from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Sequence
 from functools import lru_cache
 from typing import Any
 
@@ -25,6 +25,7 @@ from altalign.pipelines import card
 
 _LOOKED_AT = (Stage.FETCH, Stage.IMAGE, Stage.DECONTAMINATE, Stage.SELECT)
 _COLUMNS = ("preferences", "image_url")
+_OUTCOMES = ("nobody_looked", "nothing_found", "something_said")
 _SECTIONS = {
     "looked_for": "1. What was looked for",
     "pairs": "2. Pairs",
@@ -43,109 +44,86 @@ def write(run: RunFolder, folder: str) -> list[str]:
 
 def gathered(run: RunFolder) -> dict[str, Any]:
     """What was said in a run, by the sections of the form."""
-    counted, config = _Counted(product_token(run.config.fetch.user_agent_sent)), run.config
-    for place, batch in _batches(run):
-        counted.add(place, batch)
-    fetch = run.facts["stages"].get("fetch", {})
-    times = {name: fetch.get(name) for name in ("started", "finished")} if config.fetch.source == "web" else None
-    return {
-        "form": _FORM,
-        "looked_for": {"places": card.looked_for(config), "notations": list(NOTATIONS), "purpose": config.fetch.purpose}
-        | {"on_the_web": times},
-        **counted.to_json(),
-    }
-
-
-def _batches(run: RunFolder) -> Iterator[tuple[str, pa.Table]]:
-    """Yields the rows that are counted, and where they are: `kept`, `opted out`, or `dropped` for another reason."""
+    counted, config, fetch = _Counted(run), run.config, run.facts["stages"].get("fetch", {})
     for name in storage.names(run.path("shards"), ".parquet"):
         for group in rows.row_groups(run.path("shards", name), _COLUMNS):
-            yield "kept", group
-    for stage in _LOOKED_AT:
-        for name in storage.names(run.path("dropped", stage.value), ".parquet"):
-            for group in rows.row_groups(run.path("dropped", stage.value, name), (*_COLUMNS, "reason")):
+            counted.add("kept", group)
+    for folder in (run.path("dropped", stage.value) for stage in _LOOKED_AT):
+        for name in storage.names(folder, ".parquet"):
+            for group in rows.row_groups(storage.join(folder, name), (*_COLUMNS, "reason")):
                 is_opt_out = pc.starts_with(group["reason"], "opt_out")
-                yield "opted out", group.filter(is_opt_out)
-                yield "dropped", group.filter(pc.invert(is_opt_out))
+                counted.add("opted_out", group.filter(is_opt_out))
+                counted.add("dropped", group.filter(pc.invert(is_opt_out)))
+    times = {name: fetch.get(name) for name in ("started", "finished")} if config.fetch.source == "web" else None
+    looked_for = {"places": card.looked_for(config), "notations": list(NOTATIONS), "purpose": config.fetch.purpose}
+    return {"form": _FORM, "looked_for": looked_for | {"on_the_web": times}, **counted.to_json()}
 
 
 class _Counted:
-    """Counts of pairs."""
+    """Counts of pairs: by section of the form, then by row, then by column."""
 
-    def __init__(self, token: str):
+    def __init__(self, run: RunFolder):
+        token = product_token(run.config.fetch.user_agent_sent)
         self._opposed = lru_cache(maxsize=1 << 16)(
             lambda said: {purpose: opposed(said, purpose, token) for purpose in PURPOSES}
         )
-        self._pairs, self._purposes = Counter[tuple[str, str]](), Counter[tuple[str, str]]()
-        self._notations, self._months = Counter[tuple[str, str, str]](), Counter[tuple[str, str]]()
-        self._domains = dict[str, Counter[str]]()
+        places = {place: Counter[str]() for place in ("kept", "opted_out", "dropped")}
+        self._pairs, self._purposes = places, {place: Counter[str]() for place in places}
+        self._notations = defaultdict[tuple[str, str], Counter[str]](Counter)
+        self._months, self._domains = Counter[tuple[str, str]](), defaultdict[str, Counter[str]](Counter)
 
     def add(self, place: str, batch: pa.Table) -> None:
-        """Count the rows of a batch."""
+        """Count the rows of a batch, all of which are `kept`, `opted_out`, or `dropped` for another reason."""
         interrupts.check()
         said: Any = batch["preferences"].combine_chunks()
-        lengths: Any = pc.list_value_length(said).fill_null(-1)
-        found = lengths.to_numpy()
-        self._pairs[place, "nobody looked"] += int((found < 0).sum())
-        self._pairs[place, "nothing found"] += int((found == 0).sum())
+        lengths = pc.list_value_length(said).fill_null(-1).to_numpy()  # type: ignore[union-attr]
         domains = [*map(one_url.domain_of, batch["image_url"].to_pylist())]
         for domain, count in Counter(domains).items():
-            self._domains.setdefault(domain, Counter())["pairs"] += count
-        numbers = np.flatnonzero(found > 0)
+            self._domains[domain]["pairs"] += count
+        numbers = np.flatnonzero(lengths > 0)
+        counts = int((lengths < 0).sum()), int((lengths == 0).sum()), len(numbers)
+        self._pairs[place].update(dict(zip(_OUTCOMES, counts, strict=True)))
         for number, statements in zip(numbers.tolist(), said.take(numbers).to_pylist(), strict=True):
-            self._pairs[place, "something said"] += 1
-            self._count(place, self._domains[domains[number]], [Said(**each) for each in statements])
+            self._count(self._purposes[place], self._domains[domains[number]], [Said(**each) for each in statements])
 
-    def _count(self, place: str, domain: Counter[str], said: Sequence[Said]) -> None:
+    def _count(self, place: Counter[str], domain: Counter[str], said: Sequence[Said]) -> None:
         by_purpose = self._opposed(tuple(each._replace(when=None) for each in said))
-        domain["with_a_statement"] += 1
+        against = [purpose for purpose, notations in by_purpose.items() if notations]
+        domain.update(["with_a_statement", *against])
+        place.update([*against, *["any"] * bool(against)])
         for notation, where in {(each.notation, each.where) for each in said}:
-            self._notations[notation, where, "pairs"] += 1
-            for purpose, notations in by_purpose.items():
-                self._notations[notation, where, purpose] += notation in notations
-        for notation, month in {(each.notation, (each.when or "")[:7]) for each in said}:
-            self._months[month, notation] += 1
-        for purpose, notations in by_purpose.items():
-            domain[purpose] += bool(notations)
-            self._purposes[place, purpose] += bool(notations)
-        self._purposes[place, "any"] += any(by_purpose.values())
+            columns = [purpose for purpose, notations in by_purpose.items() if notation in notations]
+            self._notations[notation, where].update(["pairs", *columns])
+        self._months.update({((each.when or "")[:7], each.notation) for each in said})
 
     def to_json(self) -> dict[str, Any]:
         """The counts, by the sections of the form."""
-        places = ("kept", "opted out", "dropped")
-        outcomes = ("nobody looked", "nothing found", "something said")
-        against = [purpose for purpose in PURPOSES if purpose != "keep all"]
+
+        def against(of: Counter[str]) -> dict[str, int]:
+            return {f"against_{purpose}": of[purpose] for purpose in PURPOSES if purpose != "keep all"}
+
+        kept, opted_out = self._purposes["kept"], self._purposes["opted_out"]
+        notations = sorted(self._notations.items(), key=lambda each: (NOTATIONS.index(each[0][0]), each[0]))
+        domains = sorted(
+            self._domains.items(), key=lambda each: (-each[1]["with_a_statement"], -each[1]["pairs"], each[0])
+        )
         return {
-            "pairs": {
-                place.replace(" ", "_"): {each.replace(" ", "_"): self._pairs[place, each] for each in outcomes}
-                for place in places
-            },
+            "pairs": {place: {each: of[each] for each in _OUTCOMES} for place, of in self._pairs.items()},
             "by_purpose": [
-                {
-                    "purpose": purpose,
-                    "kept_that_it_would_drop": self._purposes["kept", purpose],
-                    "opted_out_that_it_would_not_drop": self._purposes["opted out", "any"]
-                    - self._purposes["opted out", purpose],
-                }
+                {"purpose": purpose, "kept_that_it_would_drop": kept[purpose]}
+                | {"opted_out_that_it_would_not_drop": opted_out["any"] - opted_out[purpose]}
                 for purpose in PURPOSES
             ],
             "by_notation": [
-                {"notation": notation, "where": where, "pairs": count}
-                | {f"against_{purpose}": self._notations[notation, where, purpose] for purpose in against}
-                for (notation, where, what), count in sorted(
-                    self._notations.items(), key=lambda each: (NOTATIONS.index(each[0][0]), each[0])
-                )
-                if what == "pairs"
+                {"notation": notation, "where": where, "pairs": of["pairs"], **against(of)}
+                for (notation, where), of in notations
             ],
             "by_month": [
                 {"month": month or None, "notation": notation, "pairs": count}
                 for (month, notation), count in sorted(self._months.items())
             ],
             "by_domain": [
-                {"domain": domain or None, "pairs": of["pairs"], "with_a_statement": of["with_a_statement"]}
-                | {f"against_{purpose}": of[purpose] for purpose in against}
-                for domain, of in sorted(
-                    self._domains.items(), key=lambda each: (-each[1]["with_a_statement"], -each[1]["pairs"], each[0])
-                )
+                {"domain": domain or None, **{name: of[name] for name in ("pairs", "with_a_statement")}, **against(of)}
+                for domain, of in domains
             ],
         }

@@ -16,12 +16,13 @@ from altalign.audit.run_folder import RunFolder
 from altalign.data import lineage
 from altalign.data.counts import Counts
 from altalign.data.lineage import Made
-from altalign.data.reasons import OPT_OUTS, DropReason, Stage
+from altalign.data.reasons import DropReason, Stage
 from altalign.filters import image, one_url
 from altalign.filters.personal import KINDS
 from altalign.filters.reservations import NOTATIONS
 from altalign.machine import interrupts
 from altalign.pipelines import card
+from altalign.settings.curate import CurateConfig
 
 
 class Form(NamedTuple):
@@ -63,7 +64,6 @@ FORMS = {
         top_percent=10,
     ),
 }
-_OPT_OUT = (*OPT_OUTS, DropReason.HTTP_REFUSED, DropReason.URL_BLOCKED)
 _ILLEGAL = (image.image_blocked.name, image.image_nsfw.name, DropReason.REMOVED)
 _BYTES_OF_DOMAINS = """
     with distinct_images as (select min(domain) as domain, min(bytes) as bytes from images group by image_id)
@@ -80,38 +80,108 @@ def write(run: RunFolder, form: str, folder: str) -> list[str]:
 
 def gathered(run: RunFolder, form: str) -> dict[str, Any]:
     """All that the run knows, by the sections of a form."""
-    config, counts, domains, summary = run.config, Counts(rows.counts(run)), _domains(run), run.json("summary.json")
-    name, *_, percent, at_most = FORMS[form]
+    config, counts, summary = run.config, Counts(rows.counts(run)), run.json("summary.json")
+    domains, percent, at_most = _domains(run), FORMS[form].top_percent, FORMS[form].top_at_most
     top = -(-len(domains) * percent // 100)
+    is_scraped, fetch = config.fetch.source == "web", run.facts["stages"].get("fetch", {})
 
-    def dropped(stage: Stage, reasons: tuple[str, ...]) -> dict[str, int]:
-        return {reason: number for reason, number in counts.dropped(stage).items() if reason in reasons}
+    def dropped(stage: Stage, *reasons: str) -> dict[str, int]:
+        return {reason: n for reason, n in counts.dropped(stage).items() if reason.startswith(reasons)}
 
-    personal = summary.get("personal_data")
-    return forms.filled(
-        f"{name}.json.jinja",
-        config=config,
-        summary=summary,
-        is_scraped=config.fetch.source == "web",
-        fetch=run.facts["stages"].get("fetch", {}),
-        domains=domains,
-        top_domains=domains[: top if at_most is None else min(top, at_most)],
-        top_percent=percent,
-        top_at_most=at_most,
-        notations=NOTATIONS,
-        purposes=list(dict.fromkeys(_purposes(lineage.of_run(run.folder), config.fetch.purpose))),
-        looked_for=card.looked_for(config),
-        left_out_for_opt_outs=dropped(Stage.FETCH, _OPT_OUT) | dropped_of_select(counts),
-        left_out_as_illegal=dropped(Stage.IMAGE, _ILLEGAL) | dropped(Stage.SELECT, _ILLEGAL),
-        personal=card.shown_rates(personal["rates"]) if personal else [],
-        kinds_of_personal=KINDS,
-        stages=counts.summary(counts.stages_of_run()),
-    )
+    said = dropped(Stage.FETCH, "opt_out_", DropReason.HTTP_REFUSED, DropReason.URL_BLOCKED)
+    facts: dict[str, Any] = {
+        "config": config,
+        "size": {name: summary[name] for name in ("pairs", "images", "bytes")},
+        "inputs": [{"name": each.source, "kind": each.kind, "paths": each.paths} for each in config.input],
+        "collected": {"first": fetch.get("started"), "last": fetch.get("finished")} if is_scraped else None,
+        "domains": {
+            "registered_domains": len(domains),
+            "top_share_percent": percent,
+            **({"top_at_most": at_most} if at_most else {}),
+            "top_domains": [{"domain": name, "bytes": size} for name, size in domains[: min(top, at_most or top)]],
+        },
+        "rights": {
+            "reservations_looked_for": card.looked_for(config),
+            "notations_of_reservations": list(NOTATIONS),
+            "purposes_whose_opposition_was_respected": list(
+                dict.fromkeys(_purposes(lineage.of_run(run.folder), config.fetch.purpose))
+            ),
+            "honours_robots_txt": config.fetch.honour_robots if is_scraped else None,
+            "pairs_left_out_for_opt_outs": said | dropped(Stage.SELECT, "opt_out:"),
+        },
+        "illegal": dropped(Stage.IMAGE, *_ILLEGAL) | dropped(Stage.SELECT, *_ILLEGAL),
+        "personal": [
+            {"language": language or "all", "captions": of["captions"], **{kind: card.rate(of[kind]) for kind in KINDS}}
+            for language, of in card.shown_rates(summary.get("personal_data", {}).get("rates", {}))
+        ],
+        "stages": [
+            {name: each[name] for name in ("stage", "received", "kept")}
+            for each in counts.summary(counts.stages_of_run())
+        ],
+    }
+    return _california(facts) if form == "ca" else _europe(facts)
 
 
-def dropped_of_select(counts: Counts) -> dict[str, int]:
-    """How many pairs a selection left out for what rights holders say, by reason."""
-    return {reason: n for reason, n in counts.dropped(Stage.SELECT).items() if reason.startswith("opt_out:")}
+def _europe(facts: dict[str, Any]) -> dict[str, Any]:
+    config: CurateConfig = facts["config"]
+    return {
+        "form": "Template for the public summary of training content, Article 53(1)(d) AI Act, C(2025) 8311",
+        "general": {
+            "provider": None,
+            "model": None,
+            "data_set": config.card.name or None,
+            "contact": config.card.contact or None,
+            "modalities": ["image", "text"],
+            **facts["size"],
+            "languages": config.card.languages or None,
+            "licence_of_the_compilation": config.card.licence or None,
+        },
+        "sources": {
+            "publicly_available_data_sets": None,
+            "licensed_or_private_data_sets": None,
+            "inputs": facts["inputs"],
+            "crawled_and_scraped": {
+                "by_this_run": config.fetch.source == "web",
+                "crawler": config.fetch.user_agent if config.fetch.source == "web" else None,
+                "collected": facts["collected"],
+                **facts["domains"],
+            },
+            "user_data": None,
+            "synthetic_data": None,
+        },
+        "processing": {
+            **facts["rights"],
+            "pairs_left_out_as_illegal_or_on_request": facts["illegal"],
+            "block_lists": len(config.fetch.blocked_domains + config.fetch.blocked_urls + config.image.blocked_hashes),
+            "nsfw_classifier": bool(config.image.nsfw.model),
+            "other_measures": None,
+        },
+    }
+
+
+def _california(facts: dict[str, Any]) -> dict[str, Any]:
+    config: CurateConfig = facts["config"]
+    method = "pairs filtered by rules on texts and images, and against test images, after ALIGN (arXiv 2102.05918)"
+    return {
+        "form": "California Civil Code, section 3111(a), as added by AB 2013",
+        "sources_or_owners": {"inputs": facts["inputs"], **facts["domains"], "owners": None},
+        "purpose": None,
+        "data_points": facts["size"],
+        "types_of_data_points": {"types": ["images", "texts that describe them, as web pages have them"], "labels": {}},
+        "protection": {"licence_of_the_compilation": config.card.licence or None, "images_and_texts": None}
+        | facts["rights"],
+        "purchased_or_licensed": None,
+        "personal_information": {
+            "captions_of_a_sample_that_have_it": facts["personal"] or None,
+            "captions_dropped_that_have": config.text.drop_personal,
+            "in_images": None,
+        },
+        "aggregate_consumer_information": None,
+        "cleaning_and_processing": {"method": method, "stages": facts["stages"], "purpose_of_that": None},
+        "time_of_collection": {"of_images": facts["collected"], "is_ongoing": None},
+        "first_used": None,
+        "synthetic_data": None,
+    }
 
 
 def _purposes(made: Made, purpose: str) -> Iterator[str]:
