@@ -76,7 +76,8 @@ class _Counted:
         """Count the rows of a batch, all of which are `kept`, `opted_out`, or `dropped` for another reason."""
         interrupts.check()
         said: Any = batch["preferences"].combine_chunks()
-        lengths = pc.list_value_length(said).fill_null(-1).to_numpy()  # type: ignore[union-attr]
+        of_rows: Any = pc.list_value_length(said)
+        lengths = of_rows.fill_null(-1).to_numpy()
         domains = [*map(one_url.domain_of, batch["image_url"].to_pylist())]
         for domain, count in Counter(domains).items():
             self._domains[domain]["pairs"] += count
@@ -104,9 +105,8 @@ class _Counted:
 
         kept, opted_out = self._purposes["kept"], self._purposes["opted_out"]
         notations = sorted(self._notations.items(), key=lambda each: (NOTATIONS.index(each[0][0]), each[0]))
-        domains = sorted(
-            self._domains.items(), key=lambda each: (-each[1]["with_a_statement"], -each[1]["pairs"], each[0])
-        )
+        names = ("with_a_statement", "pairs")
+        domains = sorted(self._domains.items(), key=lambda each: (*(-each[1][name] for name in names), each[0]))
         return {
             "pairs": {place: {each: of[each] for each in _OUTCOMES} for place, of in self._pairs.items()},
             "by_purpose": [
@@ -123,7 +123,7 @@ class _Counted:
                 for (month, notation), count in sorted(self._months.items())
             ],
             "by_domain": [
-                {"domain": domain or None, **{name: of[name] for name in ("pairs", "with_a_statement")}, **against(of)}
+                {"domain": domain or None, **{name: of[name] for name in names}, **against(of)}
                 for domain, of in domains
             ],
         }
