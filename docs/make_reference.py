@@ -48,7 +48,7 @@ GIVEN_BY = {
     DropReason.HTTP_UNREACHABLE: "pipelines/web/transport.py: _failed",
     DropReason.HTTP_BROKEN: "pipelines/web/transport.py: _failed",
     DropReason.HTTP_TOO_LARGE: "pipelines/web/transport.py: Transport._body",
-    **dict.fromkeys(OPT_OUTS, "pipelines/stages/statements.py: of_rows"),
+    **dict.fromkeys(OPT_OUTS, "filters/reservations/__init__.py: reason"),
     DropReason.OPT_OUT_ROBOTS_TXT: "pipelines/web/fetching.py: Fetching._check",
     DropReason.HTTP_REFUSED: "pipelines/web/fetching.py: Fetching._admitted",
     DropReason.URL_BLOCKED: "pipelines/stages/fetch.py: _excluded",

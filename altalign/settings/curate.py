@@ -216,8 +216,8 @@ class FetchSettings(Settings):
     """Where images come from (ours; the paper does not say).
 
     Settings that decide what may be fetched, and whether an answer is accepted, are part of what a run rests on.
-    Settings of patience and pace are not: they decide only how many images have come so far, and a run may be continued
-    or tried again with other values.
+    Settings of patience and pace, and signatures, are not: they decide only how many images have come so far, and a run
+    may be continued or tried again with other values.
     """
 
     source: Annotated[Literal["archive", "web"], Fetch] = "archive"

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Mapping, Sequence
 
 from altalign.data.reasons import DropReason
-from altalign.filters.reservations import c2pa, iptc, rsl, tags, tdmrep, usage
+from altalign.filters.reservations import c2pa, containers, iptc, rsl, tags, tdmrep, usage
 from altalign.filters.reservations.robots_txt import Robots
 from altalign.filters.reservations.said import NOTATIONS, PURPOSES, Said, short
 from altalign.filters.reservations.tdmrep import Reservations
@@ -24,8 +24,6 @@ __all__ = [
     "product_token",
     "reason",
 ]
-
-_AS_REASON = str.maketrans("-.", "__")
 
 HEADERS = ("x-robots-tag", *usage.YES_NO, *tdmrep.NAMES, "link")
 
@@ -72,7 +70,8 @@ def of_tdmrep(body: bytes, url: str, when: str | None) -> list[Said]:
 
 
 def of_image(data: bytes) -> list[Said]:
-    """What the marks inside an image file say. Costs two searches of its bytes where it has none."""
+    """What the marks inside an image file say."""
+    data = containers.without_picture(data)
     found = [("iptc", short(value)) for value in iptc.of_image(data)]
     found += [("c2pa", short(value)) for value in c2pa.of_image(data)]
     return _said(found, "image file", None)
@@ -108,7 +107,17 @@ def _opposes(said: Said, purpose: str, token: str) -> bool:
 
 def reason(notation: str) -> DropReason:
     """The drop reason of a notation."""
-    return DropReason(f"opt_out_{notation.translate(_AS_REASON)}")
+    return {
+        "x-robots-tag": DropReason.OPT_OUT_X_ROBOTS_TAG,
+        "meta-robots": DropReason.OPT_OUT_META_ROBOTS,
+        "content-usage": DropReason.OPT_OUT_CONTENT_USAGE,
+        "content-signal": DropReason.OPT_OUT_CONTENT_SIGNAL,
+        "tdmrep": DropReason.OPT_OUT_TDMREP,
+        "rsl": DropReason.OPT_OUT_RSL,
+        "iptc": DropReason.OPT_OUT_IPTC,
+        "c2pa": DropReason.OPT_OUT_C2PA,
+        "robots.txt": DropReason.OPT_OUT_ROBOTS_TXT,
+    }[notation]
 
 
 def product_token(user_agent: str) -> str:

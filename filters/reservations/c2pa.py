@@ -5,10 +5,10 @@ Signatures are not verified, for a no counts whoever wrote it, and manifests tha
 
 import json
 import re
-from collections.abc import Iterator
 from itertools import islice
 from typing import Any
 
+from altalign.filters.reservations import containers
 from altalign.filters.reservations.said import AT_MOST
 
 _LABEL = re.compile(rb"((?:cawg|c2pa)\.training-mining(?:__\d+)?)\x00")
@@ -22,10 +22,13 @@ _TRAINING = {  # an entry of mining holds where that of the purpose is missing
 
 
 def of_image(data: bytes) -> list[str]:
-    """The assertions in an image file: the use of each entry, `cawg.ai_training=notAllowed`, or `unreadable`."""
+    """The assertions in an image file: the use of each entry, `cawg.ai_training=notAllowed`, or `unreadable`.
+
+    `data` is the part of the file that has its marks.
+    """
     if b"jumb" not in data:
         return []
-    manifests = _of_jpeg(data) if data.startswith(b"\xff\xd8") else data
+    manifests = containers.boxes_of_jpeg(data) if containers.is_jpeg(data) else data
     return [_uses(manifests, match) for match in islice(_LABEL.finditer(manifests), AT_MOST)]
 
 
@@ -55,19 +58,3 @@ def _uses(manifests: bytes, label: re.Match[bytes]) -> str:
         return ", ".join(f"{entry}={each['use']}" for entry, each in assertion["entries"].items()) or name
     except (cbor2.CBORError, ValueError, RecursionError, TypeError, KeyError, AttributeError):
         return f"{name}: {UNREADABLE}"
-
-
-def _of_jpeg(data: bytes) -> bytes:
-    """The boxes of a JPEG, which are cut into segments APP11 (ISO 19566-5, annex D)."""
-    return b"".join(_segments(data))
-
-
-def _segments(data: bytes) -> Iterator[bytes]:
-    at = 2
-    while data[at : at + 1] == b"\xff" and data[at + 1 : at + 2] != b"\xda":
-        length = int.from_bytes(data[at + 2 : at + 4])
-        segment = data[at + 4 : at + 2 + length]
-        if data[at + 1] == 0xEB and segment.startswith(b"JP"):
-            is_first = int.from_bytes(segment[4:8]) == 1
-            yield segment[8 if is_first else 16 :]  # the header of the box is in each
-        at += 2 + max(length, 2)

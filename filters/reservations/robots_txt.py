@@ -3,12 +3,12 @@
 import re
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 from urllib.parse import quote_from_bytes
 
 from altalign.filters.reservations import usage
 from altalign.filters.reservations.paths import Pattern, path_of
-from altalign.filters.reservations.said import AT_MOST, PURPOSES, VALUE_AT_MOST, Said, short
+from altalign.filters.reservations.said import PURPOSES, VALUE_AT_MOST, Said, short
 
 if TYPE_CHECKING:
     from protego import Protego
@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 BYTES_AT_MOST = 512_000  # section 2.5: at least 500 KiB must be read; we ignore the rest
 DELAY_S_AT_MOST = 30.0  # our choice: a longer Crawl-delay would be a ban, for which robots.txt has Disallow
 SHORT = 16_384  # characters of rules; few sites have more
+LICENSES_AT_MOST = 8
 
 _LINE_END = re.compile(rb"\r\n?|\n")
 # Keys begin so, and are misspelt so, in Google's parser.
@@ -30,13 +31,30 @@ _RULES = {"Disallow": "Disallow", "Allow": "Allow", "delay": "Crawl-delay"}  # a
 _NOTATIONS = {"usage": "content-usage", "signal": "content-signal"}
 
 
+class Line(NamedTuple):
+    """A line of Content-Usage or Content-Signal."""
+
+    notation: str
+    text: str
+    path: str
+    pattern: Pattern
+    allows: tuple[bool | None, ...]  # each of `PURPOSES`; None: it does not say
+
+    @classmethod
+    def of(cls, notation: str, text: str) -> "Line":
+        """Reads a line."""
+        path, values = usage.parted(text)
+        allows = tuple(usage.says(notation, values, purpose) for purpose in PURPOSES)
+        return cls(notation, text, path, Pattern.of(path), allows)
+
+
 @dataclass(frozen=True)
 class Robots:
     """What a robots.txt says to one robot. Nothing is forbidden by an empty one."""
 
     token: str = ""  # of the robot's product, in lower case
     rules: str = ""  # Allow and Disallow, as lines of a file
-    lines: tuple[tuple[str, str, Pattern], ...] = ()  # notation, line and pattern of Content-Usage and Content-Signal
+    lines: tuple[Line, ...] = ()
     licenses: tuple[str, ...] = ()
     delay_s: float = 0.0  # the Crawl-delay, at most `DELAY_S_AT_MOST`
 
@@ -46,14 +64,15 @@ class Robots:
         ours, of_all = _of_robot(body[:BYTES_AT_MOST], token)
         rules = [f"{_RULES[kind]}: {value}" for kind, value in ours if kind in _RULES]
         text = "\n".join(["User-agent: *", *rules]) if rules else ""
-        lines = dict.fromkeys((_NOTATIONS[kind], value) for kind, value in ours if kind in _NOTATIONS and value)
+        lines = [Line.of(_NOTATIONS[kind], value) for kind, value in ours if kind in _NOTATIONS and value]
+        distinct = {(line.notation, line.path, line.allows): line for line in reversed(lines)}
         # RSL 1.0, section 4.4: those of the group stand in place of those of all
         licenses = [value for kind, value in ours if kind == "license"] or of_all
         return cls(
             token,
             text,
-            tuple((notation, line, Pattern.of(usage.parted(line)[0])) for notation, line in lines),
-            tuple(dict.fromkeys(map(short, filter(None, licenses))))[:AT_MOST],
+            tuple(distinct.values()),
+            tuple(dict.fromkeys(map(short, filter(None, licenses))))[:LICENSES_AT_MOST],
             min((text and _parsed(text).crawl_delay(token)) or 0.0, DELAY_S_AT_MOST),
         )
 
@@ -66,9 +85,9 @@ class Robots:
         found = list[Said]()
         path = path_of(url) if self.lines else b""
         for notation in _NOTATIONS.values():
-            lines = [line for of, line, pattern in self.lines if of == notation and pattern.matches(path)]
+            lines = [line for line in self.lines if line.notation == notation and line.pattern.matches(path)]
             if lines:
-                found.append(Said(notation, _deciding(notation, lines), "robots.txt", when))
+                found.append(Said(notation, _deciding(lines), "robots.txt", when))
         return found + [Said("rsl", url, "robots.txt", when) for url in self.licenses]
 
     def archived(self, url: str, when: str | None) -> list[Said]:
@@ -79,24 +98,21 @@ class Robots:
     @property
     def bytes(self) -> int:
         """About how much memory they take."""
-        return len(self.rules) + sum(2 * len(line) for _, line, _ in self.lines) + sum(map(len, self.licenses))
+        return len(self.rules) + sum(2 * len(line.text) for line in self.lines) + sum(map(len, self.licenses))
 
 
-def _deciding(notation: str, lines: list[str]) -> str:
+def _deciding(lines: list[Line]) -> str:
     """Those of the lines that decide on a purpose, or the one with the longest path."""
-    parted = {line: usage.parted(line) for line in lines}
-
-    def decides(line: str, purpose: str) -> tuple[bool, int, bool]:
-        path, values = parted[line]
-        is_allowed = usage.says(notation, values, purpose)
-        return is_allowed is not None, len(path), is_allowed is False
-
-    chosen = list(dict.fromkeys(max(lines, key=lambda line: decides(line, purpose)) for purpose in PURPOSES))
-    text = "\n".join(short(line, usage.WORDS) for line in chosen)
+    chosen = list[Line]()
+    for at in range(len(PURPOSES)):
+        saying = [line for line in lines if line.allows[at] is not None]
+        chosen += [max(saying, key=lambda line: (len(line.path), line.allows[at] is False))] if saying else []
+    chosen = list(dict.fromkeys(chosen)) or [max(lines, key=lambda line: len(line.path))]
+    text = "\n".join(short(line.text, usage.WORDS) for line in chosen)
     if len(text) <= VALUE_AT_MOST:
         return text
-    values = {parted[line][1] for line in chosen if decides(line, "train")[2]} or {parted[chosen[0]][1]}
-    return short(", ".join(values), usage.WORDS)
+    against = [line for line in chosen if False in line.allows] or chosen  # without their paths, and in any doubt
+    return short(", ".join(usage.parted(line.text)[1] for line in against), usage.WORDS)
 
 
 def _parsed(text: str) -> "Protego":

@@ -101,7 +101,7 @@ def fetch(run: Run, unit: FetchUnit) -> FetchFacts:
     firsts, image_of = images_of(rows)
     of_images = rows.take(firsts)
     pages, listener = statements.of_pages(parquet.values(rows, "page_said")), Listener.of(run.config.fetch)
-    excluded = statements.excluded(listener, pages, image_of) | _excluded(run, rows, of_images, image_of)
+    excluded = {**statements.excluded(listener, pages, image_of), **_excluded(run, rows, of_images, image_of)}
     with STRICT_PILLOW:
         match run.config.fetch.source:
             case "archive":
@@ -150,7 +150,7 @@ def _judged(
     reason, failed = reasons_of(ask(rules, columns, run.config, lambda row: f"the image {urls[row].as_py()!r}"))
     missing = pa.array([next(iter(each), None) for each in heard.failed], pa.string())
     all_missing = pa.array(heard.failed, pa.list_(pa.string()))
-    reason, failed = (every.dictionary_decode().take(pa.array(image_of)) for every in (reason, failed))
+    reason, failed = (each.dictionary_decode().take(pa.array(image_of, pa.int64())) for each in (reason, failed))
     names = ("width", "height", "format", "nsfw_score", "found_sha256", "features")
     image_columns: dict[str, Any] = {
         **{name: measured[name] for name in names},
@@ -295,7 +295,7 @@ def _fetch_from_web(run: Run, unit: FetchUnit, rows: pa.Table, excluded: Outcome
                 if response.reason is not None:
                     kept.failed(number, response.reason, response.http_code, response.said)
                 elif response.body is not None:
-                    hear(number, response.body, response.said, response.http_code)
+                    hear(number, response.body, response.said or (), response.http_code)
                 history.stats(kept.outcomes)
                 del response  # so its bytes no longer count when the next is asked for
         history.stats(kept.outcomes, is_last=True)
@@ -359,7 +359,7 @@ def captured(run: Run, rows: pa.Table) -> Iterator[read.Captured | DropReason]:
     """Yields each image, read at its place; the reason for one that no file has, or that is too large."""
     has_place = rows["place_file"].is_valid().to_pylist()
     token, is_archive = Listener.of(run.config.fetch).token, [settings.kind == "warc" for settings in run.config.input]
-    files = (run.files[file] for file in rows["place_file"].unique().drop_null().to_pylist())
+    files = (run.files[file] for file in rows["place_file"].unique().drop_null().to_numpy().tolist())
     of_archives = {COPIED_IMAGES.path(run, file.name) for file in files if is_archive[file.input]}
     with Ranges(_ranges(run, rows)) as ranges:
         for place, is_there in zip(ranges, has_place, strict=True):

@@ -11,7 +11,6 @@ import zlib
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from types import MappingProxyType
 from typing import Any, BinaryIO, Literal, NamedTuple, cast
 
 import pyarrow as pa
@@ -43,6 +42,7 @@ _LENGTH = re.compile(rb"[ \t]*\d{1,18}[ \t]*")
 _WITH_HTTP = WarcRecordType.response, WarcRecordType.revisit
 _VALUES = re.compile(r'(?:[^",]|"(?:[^"\\]|\\.)*(?:"|\Z))+')  # between the commas of a header
 _MEDIA_TYPE = re.compile(r"[ \t]*([\w!#$%&'*+.^`|~-]+/[\w!#$%&'*+.^`|~-]+)[ \t]*(?=;|\Z)", re.ASCII)
+_NOTHING: Mapping[str, Sequence[str]] = {}
 _CHARSET = re.compile(r';[ \t]*charset=(?:"([^"]*)|([^;"][^;]*))', re.IGNORECASE)
 
 
@@ -80,7 +80,7 @@ class Http(NamedTuple):
     charset: str | None
     transfer_encoding: str
     content_encoding: str
-    said: Mapping[str, Sequence[str]] = MappingProxyType({})  # headers about use, by their names in lower case
+    said: Mapping[str, Sequence[str]]  # headers about use, by their names in lower case
 
 
 @dataclass(frozen=True, slots=True)
@@ -249,7 +249,11 @@ def _http(record: WarcRecord, fields: Fields) -> Http | None:
     if content_type not in PAGE_TYPES and (identified := fields.get(b"warc-identified-payload-type")):
         by_crawler, _ = media_type(identified)
         content_type = by_crawler if by_crawler in PAGE_TYPES else content_type
-    said = {name: [values[at].decode("utf-8", "replace") for at in places] for name, places in of_use.items()}
+    said = (
+        {name: [values[at].decode("utf-8", "replace") for at in each] for name, each in of_use.items()}
+        if of_use
+        else _NOTHING
+    )
     return Http(head.status_code, content_type, charset, transfer_encoding, content_encoding, said)
 
 

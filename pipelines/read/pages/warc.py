@@ -206,6 +206,8 @@ def _take(record: Record, gatherer: Gatherer, *, token: str) -> Iterator[Stretch
 
 def _of_page(headers: Mapping[str, Sequence[str]], metas: Sequence[tuple[str, str]], date: str, token: str) -> str:
     """What a page says, as `preferences.as_text` writes it."""
+    if not headers and not metas:
+        return ""
     when = _when(date)
     return as_text([*of_headers(headers, token, "page header", when), *of_metas(metas, token, when)])
 

@@ -38,6 +38,7 @@ STAGES = {
     "image.nsfw.drop_at_or_above": "fetch",
     **dict.fromkeys((f"fetch.{name}" for name in DEFAULTS["fetch"]), "fetch"),
     **dict.fromkeys((f"fetch.{name}" for name in ("timeout_s", "retries")), None),  # patience
+    **dict.fromkeys((f"fetch.{name}" for name in ("signing_key", "signature_agent")), None),  # who asks
     # pace
     **dict.fromkeys(
         (f"fetch.{name}" for name in ("threads", "connections_per_host", "requests_per_host_s")),

@@ -4,12 +4,13 @@ import re
 import tomllib
 from collections import defaultdict
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args, get_type_hints
 
 import pytest
 
 from altalign.filters import reservations
 from altalign.filters.reservations import NOTATIONS, PURPOSES, Said, opposed
+from altalign.settings.curate import FetchSettings
 from tests.support.marks import image_of
 
 TOKEN, WHEN = "altalign", "2026-11-29T10:00:00Z"
@@ -80,3 +81,11 @@ def test_what_allows_and_what_nobody_knows_is_kept_as_it_was_written() -> None:
         )
     ]
     assert by_name["nothing is said"] == []
+
+
+def test_documents_and_settings_know_every_notation_and_purpose() -> None:
+    text = Path("docs/reference/reservations.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| `([a-z0-9.-]+)` \|", text.partition("## What opposes")[0], re.MULTILINE)
+    assert tuple(rows) == NOTATIONS
+    assert re.findall(r"`(train|train-generative|train-other|search)` \|", text)[:4] == [*PURPOSES[:4]]
+    assert get_args(get_type_hints(FetchSettings)["purpose"]) == PURPOSES
