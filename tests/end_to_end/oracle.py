@@ -250,7 +250,12 @@ def assert_counts(run: Path, curation: Curation) -> None:
         "images": len({outcome.image_id for outcome in curation.kept}),
         "bytes": size,
     }
-    if (read := json.loads((run / "summary.json").read_text(encoding="utf-8"))) != summary:
+    read = json.loads((run / "summary.json").read_text(encoding="utf-8"))
+    personal = read.pop("personal_data", {"rates": {"": {"captions": 0}}})
+    looked_at, pairs = personal["rates"][""]["captions"], len(curation.kept)
+    if not min(1, pairs) <= looked_at <= pairs:
+        raise AssertionError(f"summary.json has looked at {looked_at} of {pairs} captions")
+    if read != summary:
         raise AssertionError(f"summary.json is {read}, expected {summary}")
 
 
