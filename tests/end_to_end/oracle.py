@@ -336,7 +336,7 @@ EVERY_REASON_OF_AN_ARCHIVE = {
     (stage.value, reason)
     for stage in STAGES[: STAGES.index(Stage.DECONTAMINATE)]
     for reason in REASONS[stage]
-    if not reason.startswith("http_")
+    if not reason.startswith(("http_", "opt_out_"))
     and not reason.endswith(("_too_large", "url_too_long"))  # have cases of their own
-    and reason not in (DropReason.URL_BLOCKED, "image_nsfw", DropReason.REMOVED)
+    and reason not in (DropReason.URL_BLOCKED, "text_personal", "image_nsfw", DropReason.REMOVED)
 }
