@@ -15,7 +15,7 @@ from altalign import storage
 from altalign.cli import main
 from altalign.commands.change import PURPOSES as OF_SELECT
 from altalign.filters.reservations import NOTATIONS, PURPOSES
-from tests.end_to_end.test_reservations import CASES, archive, curated, expected
+from tests.end_to_end.test_reservations import CASES, archive, curated, expected, page_of, sites, write_archive
 from tests.support.finished_runs import copied, rows_of
 
 pytestmark = pytest.mark.runs
@@ -132,3 +132,23 @@ def test_a_run_without_the_column_ends_in_a_line(
     err = capsys.readouterr().err
     assert err.startswith(f"altalign: {old}: made with schema_version = 2, and this altalign has 3; curate it anew")
     assert err.count("\n") == 1
+
+
+def test_of_the_web_it_is_said_when_it_was_asked(tmp_path: Path) -> None:
+    with sites() as port:
+        urls = [f"http://127.0.1.{number}:{port}{case.get('path', '/a.png')}" for number, case in enumerate(CASES)]
+        pages = {f"https://case-{n}.example/page": page_of(n, CASES[n], url) for n, url in enumerate(urls)}
+        write_archive(tmp_path / "pages.warc.gz", pages)
+        inputs = f'[[input]]\nkind = "warc"\npaths = ["{tmp_path}/*.warc.gz"]'
+        fetch = f'source = "web"\nports = [{port}]\nallow_addresses = ["127.0.0.0/8"]\nrequests_per_host_s = 1000\n'
+        rows = curated(tmp_path, inputs, "train", fetch)
+    found = reservations_of(tmp_path / "run", tmp_path)
+    times = found["looked_for"]["on_the_web"]
+    assert times["started"] <= times["finished"]
+    assert found["looked_for"]["places"][-1] == "headers of images, robots.txt and tdmrep.json on the web"
+    opted_out = [row for row in rows.values() if str(row.get("reason", "")).startswith("opt_out_")]
+    assert sum(found["pairs"]["opted_out"].values()) == len(opted_out) > 20
+    assert sum(found["pairs"]["kept"].values()) == len(rows_of(tmp_path / "run"))
+    (of_all,) = [each for each in found["by_purpose"] if each["purpose"] == "keep all"]
+    bans = sum(row["reason"] == "opt_out_robots_txt" for row in opted_out)  # which no purpose would undo
+    assert of_all["opted_out_that_it_would_not_drop"] == len(opted_out) - bans
