@@ -256,7 +256,7 @@ def _fetch_from_web(run: Run, unit: FetchUnit, rows: pa.Table, excluded: Outcome
     def measure(number: int, data: bytes) -> Measured:
         return measuring.measure(data, url=urls[number], config=run.config.image, hooks=hooks)
 
-    def hear(number: int, data: bytes, said: Iterable[Said], http_code: int | None) -> None:
+    def hear(number: int, data: bytes, said: Sequence[Said], http_code: int | None) -> None:
         """Records an image that has come, unless something in it opposes the purpose."""
         every, reasons = listener.look(data, said)
         if reasons:

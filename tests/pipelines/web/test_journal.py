@@ -11,6 +11,7 @@ import pytest
 
 from altalign.data.reasons import DropReason
 from altalign.errors import FullDiskError
+from altalign.filters.reservations import Said
 from altalign.pipelines.images.measuring import Measured, Outcome
 from altalign.pipelines.web import journal
 from altalign.pipelines.web.journal import JournalGrounds
@@ -194,3 +195,15 @@ def test_a_line_of_another_form_ends_what_is_read(tmp_path: Path, value: object)
     lines.insert(3, b"%08x %b\n" % (zlib.crc32(text), text))
     Path(f"{path}.journal").write_bytes(b"".join(lines))
     assert journal.read(path).outcomes == dict(list(before.items())[:2])
+
+
+def test_what_was_said_is_in_the_journal_with_the_image(tmp_path: Path) -> None:
+    path, said = str(tmp_path / "unit"), (Said("x-robots-tag", "nofollow", "image header", "2026-01-01T00:00:00Z"),)
+    with journal.opened(path, GROUNDS, never) as kept:
+        kept.in_hand(0, b"first", measure(0, b"first"), said)
+        kept.in_hand(1, b"second", measure(1, b"second"), ())
+        kept.failed(2, DropReason.OPT_OUT_IPTC, 200, (Said("iptc", "DMI-PROHIBITED", "image file", None),))
+        kept.failed(3, DropReason.HTTP_STATUS, 404)
+        before = dict(kept.outcomes)
+    assert journal.read(path).outcomes == before
+    assert [outcome.said and len(outcome.said) for outcome in before.values()] == [1, (), 1, None]
