@@ -41,7 +41,7 @@ OF_PAGES = "pipelines/read/pages/image_elements.py: verdicts"
 GIVEN_BY = {
     DropReason.RECORD_BROKEN: "pipelines/read/stretches.py: Gatherer.broken",
     DropReason.PAIR_REPEATED: "pipelines/stages/group_survivors.py: group",
-    DropReason.NOT_IN_ARCHIVE: "pipelines/stages/fetch.py: image_bytes",
+    DropReason.NOT_IN_ARCHIVE: "pipelines/stages/fetch.py: captured",
     DropReason.HTTP_STATUS: "pipelines/web/fetching.py: Fetching._try",
     DropReason.HTTP_TIMEOUT: "pipelines/web/schedule.py: Schedule.ask",
     DropReason.HTTP_NOT_ASKED: "pipelines/web/calls.py: Fetch.reason",
