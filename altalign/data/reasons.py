@@ -292,8 +292,8 @@ def may_pass(reason: str | None, http_code: int | None) -> bool:
 
 OWN = "own:"  # begins the reasons of rules of a run's own
 
-# Begin the reasons of `altalign select`; a score or column follows, or the number of a condition.
-OF_SELECT = ("score_below:", "score_above:", "score_missing:", "not_in_top:", "not_where:")
+# Begin the reasons of `altalign select`; a score, column or notation follows, or the number of a condition.
+OF_SELECT = ("score_below:", "score_above:", "score_missing:", "not_in_top:", "not_where:", "opt_out:")
 
 
 def own_reason(name: str) -> str:

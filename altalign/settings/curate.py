@@ -31,6 +31,10 @@ Port = Annotated[int, Field(ge=1, le=65_535)]
 Line = Annotated[str, Field(pattern=r"^([^\s\p{C}]([^\p{C}]*[^\s\p{C}])?)?$")]  # of text, without spaces at its ends
 FUNCTION = r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*"  # MODULE:FUNCTION
 Function = Annotated[str, Field(pattern=f"^{FUNCTION}$")]
+Country = Annotated[str, Field(pattern="^[A-Z]{2}$")]
+# Of random groups of digits at most 1.7 % are a phone number in one of these, as filters/personal.py finds them; in
+# others more (India: 5.5 %, Mexico: 3.8 %).
+_PHONE_COUNTRIES = ("US", "GB", "DE", "FR", "ES", "IT", "BR", "JP")
 Own = dict[str, dict[str, Any]]  # settings of rules of a run's own, by the names of their functions
 _OWN_AT_MOST = 48  # verdicts are bits of 64, which the built-in rules share
 
@@ -142,12 +146,26 @@ class TextSettings(Settings):
     """Folder `tables` of another run, whose counts replace those of this pool. `own`: those that the run has, as
     `altalign add --mode frozen` keeps them, wherever the run is.
     """
+    drop_personal: Annotated[list[Literal["email", "phone", "address"]], Judge] = Field(default_factory=list)
+    """Kinds of personal data, `email`, `phone` and `address`, whose captions are dropped: `text_personal`."""
+    phone_countries: Annotated[list[Country], Judge] = Field(default_factory=lambda: [*_PHONE_COUNTRIES])
+    """Countries (ISO 3166) whose national phone numbers are found beside the international ones of all."""
     filters: Annotated[list[Function], Judge] = Field(default_factory=list)
     """Rules of your own, `"MODULE:FUNCTION"`: `own:FUNCTION`. The module is beside the settings file or on the Python
     path.
     """
     own: Annotated[Own, Judge] = Field(default_factory=dict)
     """Settings of your own rules: `[text.own.FUNCTION]`."""
+
+    @field_validator("phone_countries")
+    @classmethod
+    def _countries_have_numbers(cls, value: list[str]) -> list[str]:
+        if not {*value} <= {*_PHONE_COUNTRIES}:
+            from phonenumbers import SUPPORTED_REGIONS  # a twelfth of a second
+
+            for country in {*value} - SUPPORTED_REGIONS:
+                raise ValueError(f'"{country}" has no phone numbers of its own; give countries by ISO 3166, such as GB')
+        return value
 
     @model_validator(mode="after")
     def _fits_together(self) -> Self:

@@ -24,7 +24,7 @@ from altalign.data.counts import FailedCounts, combinations
 from altalign.data.reasons import DropReason, Stage, Verdict, ask, reasons_of
 from altalign.data.schema import CARRIED, DROPPED, STRINGS
 from altalign.dedup.hash_tables import HashTable
-from altalign.filters import identity, words
+from altalign.filters import identity, personal, words
 from altalign.pipelines.engine.jobs import create
 from altalign.pipelines.engine.map_units import pooled
 from altalign.pipelines.engine.spilled_groups import Element, Groups, MergePartitions, SpillWriter, elements
@@ -199,6 +199,7 @@ def verdicts(
         "has_rare_ngram": measured.has_rare_ngram,
         "images_per_text": measured.images_per_text,
         "texts_per_image": measured.texts_per_image,
+        "has_personal": personal.has_any(caption, run.config.text.drop_personal, run.config.text.phone_countries),
     }
 
     def name_row(row: int) -> str:

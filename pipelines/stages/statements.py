@@ -45,10 +45,13 @@ class Listener(NamedTuple):
         """Why statements drop what they are of, in the order of reasons."""
         return [reason(notation) for notation in opposed(said, self.purpose, self.token)]
 
-    def look(self, data: bytes, said: Iterable[Said]) -> tuple[tuple[Said, ...], list[DropReason]]:
+    def look(self, data: bytes, said: Sequence[Said]) -> tuple[tuple[Said, ...], list[DropReason]]:
         """All that was said of an image, by itself too, and why that drops it."""
-        every = distinct(said, of_image(data))
-        return every, self.reasons(every) if every else []
+        marks = of_image(data)
+        if not (marks or said):  # as of most
+            return (), []
+        every = distinct(said, marks)
+        return every, self.reasons(every)
 
 
 def distinct(*said: Iterable[Said]) -> tuple[Said, ...]:

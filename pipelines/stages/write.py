@@ -20,7 +20,7 @@ from altalign.data.reasons import CURATED
 from altalign.errors import UnreadableError
 from altalign.filters.image_headers import STRICT_PILLOW
 from altalign.pipelines.card import CardFacts
-from altalign.pipelines.figures import image_figures
+from altalign.pipelines.figures import image_figures, personal_figures
 from altalign.pipelines.images.judging import stored_anew
 from altalign.pipelines.near import index
 from altalign.pipelines.opening import summary
@@ -143,8 +143,9 @@ def end(
     _let_go(run)
     counts, failed = outputs.counts_of(run), outputs.failed_counts_of(run)
     with storage.noted() as block:
-        near = {"near_duplicates": outputs.near_facts(run)} if index.is_searched(run) else {}
-        facts = outputs.write_totals(run, shards, counts, failed, images=images, more=near)
+        of_run = {"near_duplicates": outputs.near_facts(run)} if index.is_searched(run) else {}
+        of_run |= personal_figures.measured(run, list(shards))
+        facts = outputs.write_totals(run, shards, counts, failed, images=images, more=of_run)
         of_samples = (of_shard.source_bytes for of_shard in shards.values())
         image_figures.write_funnel(run, tars=facts["bytes"], samples=of_samples)
         image_figures.write_samples(run, list(shards))
