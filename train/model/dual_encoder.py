@@ -25,18 +25,29 @@ Prompted = tuple[torch.Tensor, torch.Tensor]  # tokens int64 (n, length) and the
 
 
 class Temperature(nn.Module):
-    """ALIGN's sigma, which divides similarities. Its logarithm is the parameter, so that it stays above 0."""
+    """ALIGN's sigma, which divides similarities. Its logarithm is the parameter, so that it stays above 0.
+
+    For a loss by sigmoids a `bias` is added to what it divides (SigLIP, section 3.2), learned as it is.
+    """
 
     logarithm: torch.Tensor
+    bias: torch.Tensor | None
 
-    def __init__(self, start: float, *, learned: bool, at_least: float = 1e-6, at_most: float = 1e6) -> None:
+    def __init__(
+        self, start: float, *, learned: bool, at_least: float = 1e-6, at_most: float = 1e6, bias: float | None = None
+    ) -> None:
         super().__init__()
         self._range = math.log(at_least), math.log(at_most)
-        logarithm = torch.tensor(math.log(start))
-        if learned:
-            self.logarithm = nn.Parameter(logarithm)
-        else:
-            self.register_buffer("logarithm", logarithm)
+        for name, number in (("logarithm", math.log(start)), ("bias", bias)):
+            value = None if number is None else torch.tensor(number)
+            if learned and value is not None:
+                setattr(self, name, nn.Parameter(value))
+            else:
+                self.register_buffer(name, value)
+
+    def forward(self) -> torch.Tensor:
+        """What a loss makes logits with: the temperature, (), or temperature and bias, (2)."""
+        return self.value() if self.bias is None else torch.stack([self.value(), self.bias])
 
     def value(self) -> torch.Tensor:
         """The temperature, with gradient where it is learned."""

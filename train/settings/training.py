@@ -5,7 +5,7 @@ Numbers are of the ALIGN paper (sections 4 to 6) unless marked "ours".
 """
 
 from collections.abc import Mapping
-from typing import Annotated, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import BeforeValidator, Field, model_validator
 
@@ -128,16 +128,20 @@ class TextTowerSettings(Settings):
 
 
 class LossSettings(Settings):
-    """Normalised softmax over the global batch in both directions (section 4.1)."""
+    """Normalised softmax over the global batch in both directions (section 4.1), or SigLIP's sigmoids."""
 
+    name: Literal["softmax", "sigmoid"] = "softmax"
+    """`sigmoid`: each image with each text is a decision by itself (SigLIP, 3.2)."""
     weight: AtLeast0 = 1.0
     """Factor beside the losses of `[reconstruction]` and `[captioner]` (NLIP: beta, 1)."""
     directions: Literal["sum", "mean"] = "sum"
     """Add (the paper) or average image-to-text and text-to-image."""
     label_smoothing: Share = 0.1
-    """Target of the match is 1 - this + this/N, of every other candidate this/N."""
+    """Target of the match is 1 - this + this/N, of every other candidate this/N. Left out with `sigmoid`: 0."""
     temperature: Temperature = 1.0
-    """Initial or fixed temperature."""
+    """Initial or fixed temperature. Left out with `sigmoid`: 0.1, SigLIP's."""
+    bias: float = -10.0
+    """`sigmoid`: what is added to the logits at first (SigLIP, 3.2), or always; learned where the temperature is."""
     temperature_learned: bool = True
     """Learn the temperature's logarithm, without weight decay or trust ratio."""
     temperature_range: list[Temperature] = Field(default_factory=lambda: [1e-6, 1e6])
@@ -150,6 +154,20 @@ class LossSettings(Settings):
     """Mix image pixels, text features, or either by a coin at each step."""
     mixup_group: Annotated[Positive, Field(ge=2)] = 16  # ours
     """Pairs that are mixed among each other: the first with the last, and so on."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _begins_as_siglip(cls, values: Any) -> Any:
+        is_sigmoid = isinstance(values, Mapping) and values.get("name") == "sigmoid"
+        return {"label_smoothing": 0.0, "temperature": 0.1, **values} if is_sigmoid else values
+
+    @model_validator(mode="after")
+    def _has_no_candidates(self) -> Self:
+        of_candidates = ("label_smoothing", "directions", "negatives", "mixup")
+        wrong = next((name for name in of_candidates if getattr(self, name) not in (0, 1, "sum")), "")
+        if self.name == "sigmoid" and wrong:
+            raise ValueError(f'name = "sigmoid" with {wrong} = {getattr(self, wrong)}, of softmax alone; leave it out')
+        return self
 
     @model_validator(mode="after")
     def _temperature_is_in_its_range(self) -> Self:
@@ -367,6 +385,8 @@ class TrainConfig(Settings):
                     f"[noise] smoothing = {noise.smoothing:g} without estimates; give what `altalign nlip noise` made "
                     "of a training run"
                 )
+            if noise.smoothing and self.loss.name == "sigmoid":
+                raise ValueError('[noise] smoothing with [loss] name = "sigmoid", of softmax alone; leave one out')
             if noise.smoothing and (self.loss.label_smoothing or self.loss.mixup):
                 raise ValueError("[noise] smoothing with [loss] label_smoothing or mixup: the loss takes one; give 0")
         if self.reconstruction.weight and not self.image_tower.token_drop:

@@ -23,7 +23,7 @@ from altalign.train.settings.training import LoopSettings, Precision, ScheduleSe
 from altalign.train.step import accumulation, optimizers
 from altalign.train.step.accumulation import OWN_BUFFERS, StepResult, check_sync, chunk_seed
 from altalign.train.step.global_batch import global_batch
-from altalign.train.step.loss import Noise, contrastive_loss, negatives_log_p
+from altalign.train.step.loss import Noise, contrastive_loss, negatives_log_p, sigmoid_loss
 
 if TYPE_CHECKING:
     from altalign.train.data.by_key import ByKey
@@ -88,6 +88,7 @@ class Learner:
         return {
             "loss": result.loss,
             "temperature": result.temperature,
+            **({"bias": result.bias} if result.bias is not None else {}),
             "rate": rate,
             "gradient_norm": norm,
             "drift": result.drift,
@@ -98,6 +99,8 @@ class Learner:
     def _loss(self, *embeddings: torch.Tensor, batch: Batch, **settings: Any) -> torch.Tensor:
         """This process's part of the loss, by how noisy each pair of the batch is held for, where settings want it."""
         chosen, noise = self._config.loss, None
+        if chosen.name == "sigmoid":
+            return chosen.weight * sigmoid_loss(*embeddings, block=self._block, group=settings["group"])
         if self._config.noise.smoothing and self._estimates is not None:
             eps = torch.from_numpy(self._estimates.floats(batch.keys)).to(self._device)
             noise = Noise(self._config.noise.smoothing * eps, self._config.noise.form)
@@ -180,12 +183,14 @@ class ClassLearner:
 def model_of(config: TrainConfig, *, vocabulary: int) -> DualEncoder:
     """The model that the settings describe, with its first weights."""
     loss, (at_least, at_most) = config.loss, config.loss.temperature_range
+    bias = loss.bias if loss.name == "sigmoid" else None
+    begins = {"learned": loss.temperature_learned, "at_least": at_least, "at_most": at_most, "bias": bias}
     return DualEncoder(
         config.image_tower,
         config.text_tower,
         vocabulary=vocabulary,
         tokens_at_most=config.tokenizer.tokens_at_most,
-        temperature=Temperature(loss.temperature, learned=loss.temperature_learned, at_least=at_least, at_most=at_most),
+        temperature=Temperature(loss.temperature, **begins),
         reconstruction=config.reconstruction,
         captioner=config.captioner,
         seed=config.run.seed,
