@@ -102,7 +102,7 @@ def evaluate(config: TrainConfig, *, step: int | None = None) -> int:
         if config.classification.train:
             numbers = ClassNumbers.read(str(place / "tokenizer.json"))
             model = Classifier(encoders.without_weights(config).image_tower, classes=numbers.vocabulary)
-            checkpoints.load_model(place, model)
+            checkpoints.load_model(place, model, averaged=config.evaluation.averaged)
             metrics = ClassEvaluation(config, model.to(ranks.device), numbers, ranks).of_model()
         else:
             metrics = _of_captions(config, place, ranks).of_model()

@@ -111,6 +111,10 @@ class TextTower(Tower):
         prefixes = ("text_tower.", "bert.", "text.transformer.", "text_model.")
         self.begin(settings, self.bert, prefixes=prefixes, unused=("pooler.", "cls.", "embeddings.position_ids"))
 
+    def layers(self) -> list[nn.Module]:
+        """The encoder's layers."""
+        return list(self.bert.encoder.layer)
+
     def set_grad_checkpointing(self, enable: bool = True) -> None:  # noqa: FBT001, FBT002 - timm's signature
         """Recompute each layer's activations instead of keeping them; transformers' switch changes with versions."""
         compute_again(self.bert.encoder.layer, enable=enable)
@@ -181,6 +185,10 @@ class BartTower(Tower):
             unused=("decoder.", "final_logits_bias", "lm_head."),
             renamed={_WORDS: "embed_tokens.weight"} | own,
         )
+
+    def layers(self) -> list[nn.Module]:
+        """The encoder's layers."""
+        return list(self.bart.layers)
 
     def set_grad_checkpointing(self, enable: bool = True) -> None:  # noqa: FBT001, FBT002 - timm's signature
         """Recompute each layer's activations instead of keeping them; transformers' switch changes with versions."""

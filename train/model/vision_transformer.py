@@ -28,6 +28,7 @@ class VisionTower(Tower, VisionTransformer):
     another side than `positions_px`.
     """
 
+    after_layers = ("norm.",)
     num_features: int
     divisor: torch.Tensor
     shift: torch.Tensor
@@ -49,6 +50,10 @@ class VisionTower(Tower, VisionTransformer):
         self.register_buffer("divisor", 255 * torch.tensor(deviation).view(3, 1, 1), persistent=False)
         self.register_buffer("shift", (torch.tensor(mean) / torch.tensor(deviation)).view(3, 1, 1), persistent=False)
         self.begin(settings, self, prefixes=("image_tower.",), unused=("head.",))
+
+    def layers(self) -> list[nn.Module]:
+        """The blocks."""
+        return list(self.blocks)
 
     def forward(self, x: torch.Tensor, kept: torch.Tensor | None = None) -> torch.Tensor:  # pyright: ignore[reportIncompatibleMethodOverride]
         """Features (n, num_features) of images: the [CLS] of `states`."""

@@ -151,6 +151,8 @@ class EvaluationSettings(Settings):
     """Side of the central crop. `0`: as in training."""
     keep_aspect_ratio: bool = False
     """Resize the short side instead of to a square before the crop (ZeroVL)."""
+    averaged: bool = False  # ours
+    """Evaluate, encode and export the moving average of `[optimizer] average`, not the last weights."""
 
     @model_validator(mode="after")
     def _names_differ(self) -> Self:

@@ -80,6 +80,8 @@ class ImageTowerSettings(Settings):
     """
     frozen: bool = False
     """Do not train this tower, nor a layer after it that comes from a run."""
+    frozen_groups: Whole = 0  # ours
+    """Do not train the first groups of layers: the stem (ViT: embeddings), then a block each."""
 
     @property
     def is_vit(self) -> bool:
@@ -119,6 +121,8 @@ class TextTowerSettings(Settings):
     """
     frozen: bool = False
     """Do not train this tower, nor a layer after it that comes from a run."""
+    frozen_groups: Whole = 0  # ours
+    """Do not train the first groups of layers: the embeddings, then a layer each."""
 
     @model_validator(mode="after")
     def _heads_divide_the_width(self) -> Self:
@@ -202,6 +206,12 @@ class OptimizerSettings(Settings):
     """LAMB and LARS: parameters without trust ratio. The temperature never has one."""
     rate_factors: dict[Part, AtLeast0] = Field(default_factory=dict)
     """Factor of the learning rate of each part of the model; default 1."""
+    layer_decay: dict[Literal["image_tower", "text_tower"], Annotated[float, Field(gt=0, le=1)]] = Field(
+        default_factory=dict
+    )
+    """By tower, factor of the rate from each layer to the one before it; what follows the last has 1 (BEiT)."""
+    average: Share = 0.0  # ours
+    """Share of a moving average of the weights that a step keeps, such as 0.9999. `0`: no average."""
 
 
 class ScheduleSettings(Settings):
@@ -311,6 +321,10 @@ class TrainConfig(Settings):
                 f"[evaluation] crop_px ({crop}) is above resize_px ({resize}; 0: as in [data]); lower the one or raise "
                 "the other"
             )
+        if evaluation.averaged and not self.optimizer.average:
+            raise ValueError(
+                "[evaluation] averaged = true with [optimizer] average = 0: no average is kept; train with one"
+            )
         if bool(chosen.train) != bool(chosen.test):
             raise ValueError("[classification] has train or test, and not both; give the other")
         if chosen.train and not self.loop.chunk:
@@ -367,6 +381,7 @@ class TrainConfig(Settings):
                 "sharded = true": loop.sharded,
                 'chunk = "auto"': not loop.chunk,
                 "[image_tower] frozen = true": tower.frozen,
+                "[image_tower] frozen_groups": tower.frozen_groups > 0,
                 '[image_tower] batch_norm = "sync"': not tower.is_vit and tower.batch_norm == "sync",
             }
         for setting, others in refused.items():

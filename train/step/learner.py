@@ -22,6 +22,7 @@ from altalign.train.run.ranks import Ranks
 from altalign.train.settings.training import LoopSettings, Precision, ScheduleSettings, TrainConfig
 from altalign.train.step import accumulation, optimizers
 from altalign.train.step.accumulation import OWN_BUFFERS, StepResult, check_sync, chunk_seed
+from altalign.train.step.average import average_of
 from altalign.train.step.global_batch import global_batch
 from altalign.train.step.loss import Noise, contrastive_loss, negatives_log_p, sigmoid_loss
 
@@ -49,6 +50,7 @@ class Learner:
         if config.loop.sharded and ranks.ranks > 1:
             passes.shard(self.model)
         self.optimizer = optimizers.make_optimizer(self.model, config.optimizer)
+        self.average = average_of(self.model, config.optimizer.average)
         self._towers = accumulation.towers_of(self.model)
         self._autocast, self._device = autocast(config.loop.precision, ranks.device), ranks.device
         self._own_weights = (config.reconstruction.weight, config.captioner.weight) if self.model.has_decoders else ()
@@ -85,6 +87,8 @@ class Learner:
             raise NotFiniteError(f"step {number}: the gradient's norm is {norm}; {state}")
         self.optimizer.step()
         self.model.temperature.clamp()
+        if self.average:
+            self.average.update()
         return {
             "loss": result.loss,
             "temperature": result.temperature,
@@ -142,6 +146,7 @@ class ClassLearner:
         self.model = model.to(ranks.device).to(memory_format=torch.channels_last)
         set_up_passes(self.model, config.loop)
         self.optimizer = optimizers.make_optimizer(self.model, config.optimizer)
+        self.average = average_of(self.model, config.optimizer.average)
         self._wrapped = DistributedDataParallel(self.model, **OWN_BUFFERS) if ranks.ranks > 1 else self.model
         self._autocast = autocast(config.loop.precision, ranks.device)
 
@@ -174,6 +179,8 @@ class ClassLearner:
         if not math.isfinite(mean) or not math.isfinite(norm):
             raise NotFiniteError(f"step {number}: the loss is {mean}, its gradient's norm {norm}, at rate {rate:.3g}")
         self.optimizer.step()
+        if self.average:
+            self.average.update()
         return {"loss": mean, "train_top1": 100 * right, "rate": rate, "gradient_norm": norm}
 
 

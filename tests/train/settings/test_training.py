@@ -104,6 +104,12 @@ def test_configs_of_fine_tuning_have_the_papers_numbers() -> None:
             {"loss": {"name": "sigmoid"}, "noise": {"estimates": "losses.parquet", "smoothing": 0.5}},
             '[noise] smoothing with [loss] name = "sigmoid", of softmax alone; leave one out',
         ),
+        ({"evaluation": {"averaged": True}}, "averaged = true with [optimizer] average = 0: no average is kept"),
+        (
+            {"loop": {"speed": "recorded"}, "image_tower": {"frozen_groups": 2}},
+            'speed = "recorded" with [image_tower] frozen_groups: they do not go together',
+        ),
+        ({"optimizer": {"layer_decay": {"image_tower": 1.5}}}, "[optimizer] layer_decay, image_tower = 1.5: too large"),
     ],
 )
 def test_settings_that_do_not_go_together_are_one_line(given: dict[str, Any], message: str) -> None:
