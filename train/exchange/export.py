@@ -115,8 +115,8 @@ def write_card(
     )
     (resize, crop), text = trained.evaluation_sizes, trained.config.text_tower
     image = trained.config.image_tower.architecture
-    of_image = f"A ViT ({image})" if image.startswith("vit_") else f"EfficientNet-{image.upper()}"
-    of_text = "BART" if text.architecture == "bart" else "BERT"
+    of_image = f"A ViT ({image})" if trained.config.image_tower.is_vit else f"EfficientNet-{image.upper()}"
+    of_text = {"bert": "BERT", "bart": "BART", "clip": "CLIP's text tower", "siglip": "SigLIP's"}[text.architecture]
     card = templates.get_template("card.md").render(
         library=TARGETS[to].PACKAGE,
         towers=f"{of_image} and {of_text} of {text.layers} layers x {text.width}",

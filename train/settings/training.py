@@ -30,9 +30,11 @@ from altalign.train.settings.types import (
 
 Precision = Literal["float32", "tf32", "bfloat16"]
 OF_RUN = "run:"  # before the folder of a training run, whose newest checkpoint is meant
+Activation = Literal["gelu", "quick_gelu", "gelu_tanh"]
 Architecture = Literal[
     "b0", "b1", "b2", "b3", "b4", "b5", "b6", "b7", "l2",
     "vit_ti16", "vit_s16", "vit_s32", "vit_b16", "vit_b32", "vit_l16",
+    "clip_b16", "clip_b32", "clip_l14", "siglip_b16", "siglip_l16",
 ]  # fmt: skip
 
 
@@ -53,13 +55,17 @@ class ImageTowerSettings(Settings):
     """EfficientNet with global pooling, without the 1x1 convolution of its head (section 5), or ZeroVL's ViT."""
 
     architecture: Architecture = "l2"
-    """EfficientNet-B0 to B7 or L2 (the main model), or a ViT by size and patch side (ZeroVL: `vit_b16`)."""
+    """EfficientNet-B0 to B7 or L2 (the main model), or a ViT by size and patch side (ZeroVL: `vit_b16`), or that of
+    CLIP or SigLIP.
+    """
+    activation: Activation = "gelu"
+    """ViT: `quick_gelu` in OpenAI's CLIP, `gelu_tanh` in SigLIP (open_clip computes it with `gelu`)."""
     width: Factor = 0.0
     """Factor of channels (ViT: heads) for small trials; `0`: the architecture's own."""
     depth: Factor = 0.0
     """Factor of blocks for small trials; `0`: the architecture's own."""
-    normalisation: Literal["range", "imagenet"] = "range"
-    """Pixels from -1 to 1, or by ImageNet's mean and deviation (weights of DeiT and MAE)."""
+    normalisation: Literal["range", "imagenet", "clip"] = "range"
+    """Pixels from -1 to 1 (SigLIP too), or by mean and deviation of ImageNet (weights of DeiT and MAE) or CLIP."""
     positions_px: Positive = 224
     """ViT: image side of the position embeddings, which are interpolated for another `crop_px`."""
     token_drop: Share = 0.0
@@ -75,8 +81,8 @@ class ImageTowerSettings(Settings):
     batch_norm_momentum: Annotated[float, Field(ge=0, lt=1)] = 0.99
     """Share of the running statistics kept at each step, as in Keras."""
     weights: str = ""
-    """Initial weights (safetensors): a file, a folder of open_clip or AlignModel, or `run:FOLDER` with the layer after
-    the tower. Empty: from scratch.
+    """Initial weights: a file, a folder of open_clip, AlignModel, or transformers' CLIP or SigLIP, or `run:FOLDER`, of
+    runs, CLIP and SigLIP with the layer after the tower. Empty: from scratch.
     """
     frozen: bool = False
     """Do not train this tower, nor a layer after it that comes from a run."""
@@ -86,7 +92,12 @@ class ImageTowerSettings(Settings):
     @property
     def is_vit(self) -> bool:
         """Whether it is a ViT, which has patches and no batch norm."""
-        return self.architecture.startswith("vit_")
+        return self.family in ("vit", "clip", "siglip")
+
+    @property
+    def family(self) -> str:
+        """What stands before the size: `vit`, `clip`, `siglip`; of an EfficientNet the size."""
+        return self.architecture.partition("_")[0]
 
     @property
     def has_groups(self) -> bool:
@@ -95,8 +106,12 @@ class ImageTowerSettings(Settings):
 
     @model_validator(mode="after")
     def _is_of_its_kind(self) -> Self:
-        if self.normalisation == "imagenet" and not self.is_vit:
-            raise ValueError(f'normalisation = "imagenet", and {self.architecture} is no ViT; give "range", or a ViT')
+        for name, value, own in (
+            ("normalisation", self.normalisation, "range"),
+            ("activation", self.activation, "gelu"),
+        ):
+            if value != own and not self.is_vit:
+                raise ValueError(f'{name} = "{value}", and {self.architecture} is no ViT; give "{own}", or a ViT')
         if self.token_drop and not self.is_vit:
             raise ValueError(f"token_drop = {self.token_drop:g}, and {self.architecture} is no ViT; give 0, or a ViT")
         return self
@@ -105,8 +120,10 @@ class ImageTowerSettings(Settings):
 class TextTowerSettings(Settings):
     """BERT, the last layer's [CLS], then a linear layer to the width of the embeddings (section 5)."""
 
-    architecture: Literal["bert", "bart"] = "bert"
-    """BERT, or BART's encoder, which a captioner needs (NLIP)."""
+    architecture: Literal["bert", "bart", "clip", "siglip"] = "bert"
+    """BERT; BART's encoder, which a captioner needs (NLIP); or the text tower of CLIP or SigLIP."""
+    activation: Activation = "gelu"
+    """CLIP, SigLIP: as in the image tower."""
     layers: Annotated[Positive, Field(le=1_000)] = 24
     """Layers: Mini 4, Medium 8, Base 12, Large 24."""
     width: Positive = 1024
@@ -116,16 +133,23 @@ class TextTowerSettings(Settings):
     dropout: Share = 0.1
     """Of hidden states and attention, as in BERT."""
     weights: str = ""
-    """Initial weights (safetensors): a file, a folder of BERT, open_clip or AlignModel, or `run:FOLDER`. Empty: from
-    scratch.
+    """Initial weights: a file, a folder of BERT, open_clip, AlignModel, or transformers' CLIP or SigLIP, or
+    `run:FOLDER`. Empty: from scratch.
     """
     frozen: bool = False
     """Do not train this tower, nor a layer after it that comes from a run."""
     frozen_groups: Whole = 0  # ours
     """Do not train the first groups of layers: the embeddings, then a layer each."""
 
+    @property
+    def family(self) -> str:
+        """The architecture."""
+        return self.architecture
+
     @model_validator(mode="after")
     def _heads_divide_the_width(self) -> Self:
+        if self.activation != "gelu" and self.family not in ("clip", "siglip"):
+            raise ValueError(f'activation = "{self.activation}", and {self.family} has "gelu"; leave it out')
         if self.width % self.heads:
             raise ValueError(f"width ({self.width}) is no multiple of heads ({self.heads}); give other heads")
         return self
@@ -382,6 +406,7 @@ class TrainConfig(Settings):
                 'chunk = "auto"': not loop.chunk,
                 "[image_tower] frozen = true": tower.frozen,
                 "[image_tower] frozen_groups": tower.frozen_groups > 0,
+                f'[image_tower] architecture = "{tower.architecture}"': tower.family == "siglip",
                 '[image_tower] batch_norm = "sync"': not tower.is_vit and tower.batch_norm == "sync",
             }
         for setting, others in refused.items():
@@ -408,6 +433,8 @@ class TrainConfig(Settings):
             raise ValueError("[reconstruction] weight without [image_tower] token_drop: no patch is masked; give 0.5")
         if captioner.weight and not (self.text_tower.architecture == "bart" and self.image_tower.is_vit):
             raise ValueError('[captioner] weight: it wants [text_tower] architecture = "bart", and a ViT; give both')
+        if (captioner.weight or self.reconstruction.weight) and self.image_tower.family == "siglip":
+            raise ValueError("[captioner] or [reconstruction] weight: a decoder wants a ViT with [CLS]; give vit_b16")
         if captioner.weight and (self.loss.mixup or self.data.word_corruption):
             raise ValueError("[captioner] weight with [loss] mixup or [data] word_corruption; give 0 for both")
         return self
