@@ -47,6 +47,7 @@ def train(config: TrainConfig, *, data_changed: bool = False) -> int:
     """
     metrics.check_wandb(config)
     on_device.check_installed(config.data)
+    evaluation.sets_of(config)  # before any work
     with joined(config.loop.device) as ranks, held(config, ranks):
         say = terminal.stderr().print if ranks.is_first else (lambda *_, **__: None)
         _check_shares(config, ranks)

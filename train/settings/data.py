@@ -145,6 +145,8 @@ class EvaluationSettings(Settings):
 
     retrieval: list[RetrievalSet] = Field(default_factory=list)
     """Sets for image-text retrieval (section 5.1), one `[[evaluation.retrieval]]` each."""
+    sets: str = ""  # ours
+    """Sets of any task measured with them: a file of `altalign eval --sets`. Empty: none."""
     resize_px: Whole = 0
     """Side of the square before the central crop. `0`: as in training."""
     crop_px: Whole = 0

@@ -353,10 +353,10 @@ class TrainConfig(Settings):
             raise ValueError("[classification] has train or test, and not both; give the other")
         if chosen.train and not self.loop.chunk:
             raise ValueError('[loop] chunk = "auto" with [classification] train: give a number of images')
-        if chosen.train and (self.image_tower.token_drop or evaluation.retrieval):
+        if chosen.train and (self.image_tower.token_drop or evaluation.retrieval or evaluation.sets):
             raise ValueError(
-                "[classification] train, and [image_tower] token_drop or [[evaluation.retrieval]], which are of "
-                "captions; leave them out"
+                "[classification] train, and [image_tower] token_drop, [[evaluation.retrieval]] or [evaluation] sets, "
+                "which are of captions; leave them out"
             )
         return self
 
