@@ -347,3 +347,14 @@ def test_a_folder_for_the_hub_has_a_card_that_the_hub_reads(
     graphs = exported(run, tmp_path / "graphs", "hub")
     assert ModelCard.load(graphs / "README.md").data.library_name == "onnx"
     assert {"image.onnx", "text.onnx", "tokenizer.json"} <= {path.name for path in graphs.iterdir()}
+
+
+@needs_open_clip
+def test_open_clip_has_the_bias_of_a_model_that_learned_by_sigmoids(tmp_path: Path) -> None:
+    import open_clip
+
+    run = write_trained(tmp_path / "run", loss={"name": "sigmoid", "bias": -7.0})
+    folder = exported(run, tmp_path / "open_clip", "open_clip", "--crop-px", "32")
+    model, _, _ = open_clip.create_model_and_transforms(f"local-dir:{folder}")
+    assert model.logit_bias.item() == -7.0
+    assert model.logit_scale.item() == pytest.approx(1.5)  # what `write_trained` gives the temperature's logarithm
