@@ -111,6 +111,7 @@ def _row(number: int, image: bytes, sources: int) -> dict[str, Any]:
         "page_url": None,
         "source_key": None,
         "extra": None,
+        "preferences": None,
         "source": f"source-{number % sources}",
     }
     sizes = {"width": 0, "height": 0, "format": "jpeg", "bytes": len(image), "words": 9}

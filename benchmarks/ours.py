@@ -53,7 +53,7 @@ def judge(tars: list[Path]) -> timed.Counts:
     hooks = hooks_of(config)
     images = [place for tar in tars for place in timed.places(tar)]
     with Ranges([Range(place.path, place.offset, place.length) for place in images]) as ranges:
-        measured = [measure(ranges.read(place), url=None, config=config.image, hooks=hooks) for place in ranges]
+        measured = [measure(ranges.read(place), url=None, config=config.image, hooks=hooks)[0] for place in ranges]
     verdict: Any = reasons_of(ask(image.RULES, columns(measured), config))[0]
     refused = Counter(place.group for place, reason in zip(images, verdict.to_pylist(), strict=True) if reason)
     return {"images": len(images), "refused": refused}

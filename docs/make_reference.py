@@ -23,7 +23,7 @@ from altalign.audit.notebook import Gallery
 from altalign.audit.opened import Run
 from altalign.data import audit_tables, schema
 from altalign.data.audit_tables import AuditTable
-from altalign.data.reasons import PAPERS, REASONS, RULES, WORDS, DropReason, Stage
+from altalign.data.reasons import OPT_OUTS, PAPERS, REASONS, RULES, WORDS, DropReason, Stage
 from altalign.eval.settings import EvalSets
 from altalign.settings.curate import CurateConfig
 from altalign.settings.score import ScoreConfig
@@ -41,14 +41,15 @@ OF_PAGES = "pipelines/read/pages/image_elements.py: verdicts"
 GIVEN_BY = {
     DropReason.RECORD_BROKEN: "pipelines/read/stretches.py: Gatherer.broken",
     DropReason.PAIR_REPEATED: "pipelines/stages/group_survivors.py: group",
-    DropReason.NOT_IN_ARCHIVE: "pipelines/stages/fetch.py: image_bytes",
+    DropReason.NOT_IN_ARCHIVE: "pipelines/stages/fetch.py: _found_in_files",
     DropReason.HTTP_STATUS: "pipelines/web/fetching.py: Fetching._try",
     DropReason.HTTP_TIMEOUT: "pipelines/web/schedule.py: Schedule.ask",
     DropReason.HTTP_NOT_ASKED: "pipelines/web/calls.py: Fetch.reason",
     DropReason.HTTP_UNREACHABLE: "pipelines/web/transport.py: _failed",
     DropReason.HTTP_BROKEN: "pipelines/web/transport.py: _failed",
     DropReason.HTTP_TOO_LARGE: "pipelines/web/transport.py: Transport._body",
-    DropReason.HTTP_OPT_OUT: "pipelines/web/transport.py: Transport._answer",
+    **dict.fromkeys(OPT_OUTS, "filters/reservations/__init__.py: reason"),
+    DropReason.OPT_OUT_ROBOTS_TXT: "pipelines/web/fetching.py: Fetching._check",
     DropReason.HTTP_REFUSED: "pipelines/web/fetching.py: Fetching._admitted",
     DropReason.URL_BLOCKED: "pipelines/stages/fetch.py: _excluded",
     DropReason.NEAR_DUPLICATE_OF_TEST_IMAGE: "pipelines/stages/decontaminate.py: _dropped",

@@ -108,6 +108,20 @@ def evaluate(
     return Evaluation(evaluated, missing)
 
 
+def results_of(
+    sets: EvalSets, features: Features, held_out: HeldOut | None
+) -> tuple[dict[str, Result], dict[str, str]]:
+    """What a model makes of each set, by TASK/NAME, without intervals; and why others could not be measured."""
+    measured, missing = dict[str, Result](), dict[str, str]()
+    for each in sets.set:
+        name = f"{each.task}/{each.name}"
+        try:
+            measured[name] = _result(each, features, held_out)
+        except AltalignError as error:
+            missing[name] = str(error)
+    return measured, missing
+
+
 def _result(each: Set, features: Features, held_out: HeldOut | None) -> Result:
     columns = {"image_column": each.image_column, "label_column": each.label_column}
     classes = Classes.named(each.classes) if each.classes else None

@@ -1,6 +1,8 @@
 """One image URL of a table in plain Python; `urls` does the same with columns, by a kernel."""
 
 import re
+from collections.abc import Callable
+from functools import cache, lru_cache
 
 import ada_url
 
@@ -31,6 +33,28 @@ def request_urls(url: str) -> list[str]:
 def host_of(url: str) -> str:
     """The host of a URL of any scheme, in lower case and Punycode without a final dot; empty where it has none."""
     return next((parts.hostname.rstrip(".") for parts in _parts(url)), "")
+
+
+@lru_cache(maxsize=1 << 16)
+def registered_domain(host: str) -> str:
+    """The domain that was registered for a host, by the Public Suffix List; empty of an address, or an unknown suffix.
+
+    Where anybody may register (`github.io`), it is what one of them has.
+    """
+    return _suffixes()(host.lower()) or ""
+
+
+def domain_of(url: str | None) -> str:
+    """The registered domain of a URL; its host where that has none, and empty where there is no host."""
+    host = host_of(url or "")
+    return registered_domain(host) or host
+
+
+@cache
+def _suffixes() -> Callable[[str], str | None]:
+    from publicsuffixlist import PublicSuffixList  # a twelfth of a second, with its list
+
+    return PublicSuffixList(accept_unknown=False).privatesuffix
 
 
 def _parts(url: str) -> list[ada_url.URL]:

@@ -46,6 +46,15 @@ _LARGE = threading.Lock()
 
 
 @dataclass(frozen=True, eq=False)
+class Loaded:
+    """An image that was decoded whole, at its full size."""
+
+    frame: Image.Image  # the first, in the image's own mode
+    orientation: int  # that the frame still has to be turned by
+    profile: bytes | None  # ICC
+
+
+@dataclass(frozen=True, eq=False)
 class Decoded:
     """What is known of an image."""
 
@@ -57,6 +66,9 @@ class Decoded:
     pixels: npt.NDArray[np.uint8] | None
     """[height, width], or [height, width, 3] as RGB; upright (EXIF orientation applied), on white, and perhaps scaled
     down, the short side never below `short_side_px` by that. None: not decoded, or damaged."""
+    loaded: Loaded | None = None
+    """What `to_stored` can go on from; None also of a JPEG, which is decoded to the size that is asked for, and of a
+    large image, which nobody is to hold meanwhile."""
 
 
 @dataclass(frozen=True)
@@ -98,14 +110,19 @@ def decode(data: bytes, *, pixels_at_most: int, colour: bool, short_side_px: int
         try:
             headers.check_decodable(image, width)
             with _LARGE if width * height > LARGE_PIXELS else nullcontext():
-                upright, orientation = _upright(image, data, colour=colour, short_side_px=short_side_px)
-                upright = np.asarray(upright)  # a copy of a large image, so here
+                scaled = _scaled_in_the_dct(image, data, colour=colour, short_side_px=short_side_px)
+                if scaled is not None:
+                    orientation = headers.orientation_of(image)
+                    return Decoded(kind, width, height, None, orientation, _turned(scaled, orientation))
+                loaded, orientation = _loaded(image, colour=colour, short_side_px=short_side_px)
+                upright = np.asarray(_upright(loaded, colour=colour, short_side_px=short_side_px))  # a copy, so here
         except DECODER_ERRORS as error:
             return Decoded(kind, width, height, headers.words_of(error), headers.orientation_of(image), None)
-    return Decoded(kind, width, height, None, orientation, upright)
+    is_held = kind != "jpeg" and width * height <= LARGE_PIXELS
+    return Decoded(kind, width, height, None, orientation, upright, loaded if is_held else None)
 
 
-def to_stored(data: bytes, *, portable: bool, resize_short_side_px: int) -> Stored:
+def to_stored(data: bytes, *, portable: bool, resize_short_side_px: int, decoded: Decoded | None = None) -> Stored:
     """What a shard stores for an image that `decode` found sound.
 
     Bytes stay as found when the image is a JPEG that is upright and RGB or gray (`is_plain_jpeg`), or need not be one
@@ -114,11 +131,17 @@ def to_stored(data: bytes, *, portable: bool, resize_short_side_px: int) -> Stor
     enlarged). So with `portable` false an image that has to be made smaller becomes a JPEG too: we have no other
     encoder. A side above 65,500 px, more than a JPEG can have, is made that.
 
+    Args:
+        data: the bytes as found.
+        portable: whether all images become upright JPEGs, RGB or gray.
+        resize_short_side_px: what a longer short side is made; 0: none is.
+        decoded: what `decode` found; what it has loaded is not decoded again.
+
     Raises:
         ValueError: the bytes are no sound image.
         MemoryError: the machine has too little.
     """
-    kind = headers.sniff(data)
+    loaded, kind = decoded and decoded.loaded, headers.sniff(data)
     if kind is None:
         raise ValueError(headers.unread(data) or "no known image format")
     with headers.STRICT_PILLOW:
@@ -128,10 +151,13 @@ def to_stored(data: bytes, *, portable: bool, resize_short_side_px: int) -> Stor
             settings = {"portable": portable, "resize_short_side_px": resize_short_side_px}
             if is_stored_as_found(data, kind, width, height, **settings):
                 return Stored(data, kind, width, height)
-            short, profile = min(resize_short_side_px or width, width, height), image.info.get("icc_profile")
+            short = min(resize_short_side_px or width, width, height)
             with _LARGE if width * height > LARGE_PIXELS else nullcontext():
-                upright, orientation = _upright(image, data, colour=True, short_side_px=short, profile=profile)
-                stored = Image.fromarray(upright) if isinstance(upright, np.ndarray) else upright
+                if decoded is None or loaded is None:
+                    stored, orientation = _in_colour(image, data, short_side_px=short)
+                else:
+                    orientation = decoded.orientation
+                    stored = _upright(loaded, colour=True, short_side_px=short, in_srgb=True)
                 before = min(width, height), max(width, height)
                 long = (2 * before[1] * short + before[0]) // (2 * before[0])  # rounded half up
                 if long > JPEG_SIDE_AT_MOST_PX:
@@ -139,6 +165,7 @@ def to_stored(data: bytes, *, portable: bool, resize_short_side_px: int) -> Stor
                 size = (short, long) if (width <= height) == (orientation < 5) else (long, short)
                 if stored.size != size:  # integers and ratios only: the same bytes on every machine
                     stored = stored.resize(size, Image.Resampling.BOX)
+                stored.info = {}  # Pillow would write comments that it finds there
                 return Stored(jpegs.encoded(stored, quality=JPEG_QUALITY), "jpeg", *size)
         except DECODER_ERRORS as error:
             raise ValueError(headers.words_of(error)) from error
@@ -180,26 +207,35 @@ def gray(pixels: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint8]:
     return pixels if pixels.ndim == 2 else np.asarray(Image.fromarray(pixels).convert("L"))
 
 
-def _upright(
-    image: ImageFile.ImageFile, data: bytes, *, colour: bool, short_side_px: int, profile: bytes | None = None
-) -> tuple[npt.NDArray[np.uint8] | Image.Image, int]:
-    """Pixels as `Decoded` describes them, and the orientation; as an image where Pillow decodes: copies cost time.
+def _in_colour(image: ImageFile.ImageFile, data: bytes, *, short_side_px: int) -> tuple[Image.Image, int]:
+    """An image in RGB, upright, with its profile applied and perhaps scaled down, and its orientation."""
+    profile, orientation = image.info.get("icc_profile"), headers.orientation_of(image)
+    scaled = None if profile else _scaled_in_the_dct(image, data, colour=True, short_side_px=short_side_px)
+    if scaled is not None:
+        return Image.fromarray(_turned(scaled, orientation)), orientation
+    loaded, orientation = _loaded(image, colour=True, short_side_px=short_side_px)
+    return _upright(loaded, colour=True, short_side_px=short_side_px, in_srgb=True), orientation
 
-    Raises one of `DECODER_ERRORS` where the image does not decode whole.
+
+def _loaded(image: ImageFile.ImageFile, *, colour: bool, short_side_px: int) -> tuple[Loaded, int]:
+    """An image that Pillow has decoded whole, a JPEG perhaps scaled down, and its orientation.
+
+    Raises one of `DECODER_ERRORS` where it does not decode.
     """
-    orientation = headers.orientation_of(image)
-    of_jpeg = None if profile else _scaled_in_the_dct(image, data, colour=colour, short_side_px=short_side_px)
-    if of_jpeg is not None:
-        return _turned(of_jpeg, orientation), orientation
+    profile, orientation = image.info.get("icc_profile"), headers.orientation_of(image)
     if isinstance(image, JpegImagePlugin.JpegImageFile):
         image.draft("RGB" if colour else "L", (short_side_px, short_side_px))
     frame = _first_frame(image)
     is_turned = isinstance(image, TiffImagePlugin.TiffImageFile)  # alone by Pillow itself, while it loads
     orientation = orientation if is_turned else headers.orientation_of(image)  # a PNG may hold EXIF behind the pixels
-    upright = _on_white(frame, colour=colour, short_side_px=short_side_px, profile=profile)
-    upright.info = {}  # Pillow would write comments that it finds there
-    is_upright = orientation == 1 or is_turned
-    return upright if is_upright else _turned(np.asarray(upright), orientation), orientation
+    return Loaded(frame, 1 if is_turned else orientation, profile), orientation
+
+
+def _upright(loaded: Loaded, *, colour: bool, short_side_px: int, in_srgb: bool = False) -> Image.Image:
+    """Pixels as `Decoded` describes them, as an image, for copies cost time; `in_srgb`: by the image's profile."""
+    profile = loaded.profile if in_srgb else None
+    upright = _on_white(loaded.frame, colour=colour, short_side_px=short_side_px, profile=profile)
+    return upright if loaded.orientation == 1 else Image.fromarray(_turned(np.asarray(upright), loaded.orientation))
 
 
 def _scaled_in_the_dct(

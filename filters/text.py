@@ -158,6 +158,17 @@ def row_too_large(extra: pa.StringArray) -> Mask:
     return pc.equal(extra.fill_null(""), pa.scalar(bounds.LEFT_OUT))
 
 
+@rule(
+    explain="it has what [text] drop_personal = {config.text.drop_personal} names",
+    card="an e-mail address, a phone number or a street address",
+    why="For data that shall not say how to reach people.",
+    on_with="text.drop_personal",
+)
+def text_personal(has_personal: pa.BooleanArray) -> Mask:
+    """The caption has an e-mail address, a phone number or a street address, as `text.drop_personal` names them."""
+    return has_personal
+
+
 RULES = (
     url_too_long,
     url_invalid,
@@ -169,4 +180,5 @@ RULES = (
     text_has_rare_ngram,
     image_has_too_many_texts,
     row_too_large,
+    text_personal,
 )

@@ -18,6 +18,8 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from altalign.filters.reservations.said import NOTATIONS
+
 CHARACTERS_AT_MOST = 65_536
 
 _SELECT = "SELECT "
@@ -222,19 +224,24 @@ def _kind(condition: Condition, types: Mapping[str, pa.DataType]) -> str:
 
 
 def of_reasons(lineage: Mapping[str, Any] | None) -> dict[str, str]:
-    """What the reasons `not_where:N` of a run of this lineage say, in words; none where several selections made it."""
+    """What the reasons `not_where:N` and `opt_out:NOTATION` of a run of this lineage say, in words.
 
-    def texts(made: Mapping[str, Any] | None) -> Iterator[str]:
-        if made and (text := made.get("settings", {}).get("where")):
+    None of them where several selections made it.
+    """
+
+    def texts(made: Mapping[str, Any] | None, setting: str) -> Iterator[str]:
+        if made and (text := made.get("settings", {}).get(setting)):
             yield str(text)
         for before in (made or {}).get("before") or ():
-            yield from texts(before)
+            yield from texts(before, setting)
 
-    conditions = list(texts(lineage))
+    found, conditions, purposes = dict[str, str](), list(texts(lineage, "where")), list(texts(lineage, "respect"))
     with suppress(WhereError):  # of another version
         parts = parsed(conditions[0]).parts if len(conditions) == 1 else []
-        return {f"not_where:{n}": f"condition {part} does not hold" for n, part in enumerate(parts, 1)}
-    return {}
+        found |= {f"not_where:{n}": f"condition {part} does not hold" for n, part in enumerate(parts, 1)}
+    if len(purposes) == 1:
+        found |= {f"opt_out:{notation}": f"{notation} opposes {purposes[0]!r}" for notation in NOTATIONS}
+    return found
 
 
 # Evaluation -----------------------------------------------------------------------------------------------------------

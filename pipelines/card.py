@@ -14,6 +14,8 @@ from altalign.data.counts import Counts
 from altalign.data.reasons import KEPT, PAPERS, REASONS, WORDS, DropReason
 from altalign.data.schema import RULES_VERSION, SAMPLE
 from altalign.data.scores import Score
+from altalign.filters.personal import KINDS
+from altalign.filters.reservations.said import NOTATIONS
 from altalign.rules.reason_words import of_own, of_select
 from altalign.rules.rule import value_of
 from altalign.settings.curate import CurateConfig
@@ -29,6 +31,7 @@ COLUMNS = {
     "source": "The input that the pair is of",
     "source_key": "The name of the row in its input, where it has one",
     "extra": "Columns of the input that were kept, a JSON object; null where there are none",
+    "preferences": "What rights holders said of its use, where and when; null where nobody looked",
     "width": "Pixels of the stored image",
     "height": "The same",
     "format": "Of the stored image",
@@ -51,6 +54,8 @@ _HUB_LICENCES = """
 """
 _SPDX_ON_THE_HUB = {"odc-by-1.0": "odc-by", "odbl-1.0": "odbl", "pddl-1.0": "pddl", "c-uda-1.0": "c-uda"}
 
+
+_CAPTIONS_OF_LANGUAGE = 100  # of a sample, at least: the interval of fewer says little
 
 _TEMPLATES = Path(__file__).parent / "templates"
 _KINDS = {
@@ -81,6 +86,38 @@ class CardFacts(NamedTuple):
         """Name of the data set; without control characters, whatever sources are called."""
         sources = list(dict.fromkeys(each.source for each in self.config.input))
         return self.config.card.name or f"Image-text pairs from {', '.join(map(shown, sources))}"
+
+
+def looked_for(config: CurateConfig) -> list[str]:
+    """Where this run has looked for what rights holders say."""
+    kinds, found = {each.kind for each in config.input}, ["marks inside image files (IPTC/PLUS, C2PA)"]
+    found += ["headers and meta elements of archived pages"] if kinds & {"warc", "wat"} else []
+    found += ["robots.txt and tdmrep.json of archives"] if "warc" in kinds else []
+    if config.fetch.source == "web":
+        return [*found, "headers of images, robots.txt and tdmrep.json on the web"]
+    return [*found, "headers of archived images"] if "warc" in kinds else found
+
+
+def reservations_in_words(facts: CardFacts) -> str:
+    """What was looked for of what rights holders say, and what became of it: sentences without markup."""
+    left_out = 0
+    for stage in facts.counts.stages_of_run():
+        left_out += sum(n for reason, n in facts.counts.dropped(stage).items() if reason.startswith("opt_out"))
+    places, notations = ", ".join(looked_for(facts.config)), ", ".join(NOTATIONS)
+    return (
+        f"What rights holders say ({notations}) was looked for in {places}. Pairs left out for it: {left_out:,} "
+        f"(purpose: {facts.config.fetch.purpose}). The column preferences has what was said of the others, where and "
+        "when: empty where nothing was found, null where nobody looked."
+    )
+
+
+def personal_in_words(facts: CardFacts) -> str:
+    """How many captions have personal data, in a sentence; empty where nobody looked."""
+    if not (personal := facts.summary.get("personal_data")):
+        return ""
+    of_all = personal["rates"][""]
+    shares = ", ".join(f"{words} {rate(of_all[kind])}" for kind, words in KINDS.items())
+    return f"Of {of_all['captions']:,} captions, drawn by key, so many have (95 % intervals of Wilson): {shares}."
 
 
 def model_of(score: Score) -> str:
@@ -128,10 +165,12 @@ def readme(facts: CardFacts) -> str:
         of_source = kinds.setdefault(each.source, [])
         of_source += [_KINDS[each.kind]] if _KINDS[each.kind] not in of_source else []
     in_hand = config.fetch.source == "archive" or any(each.has_images for each in config.input)
-    honoured = {"opt-out headers": config.fetch.honour_opt_out, "robots.txt": config.fetch.honour_robots}
+    honoured = {"reservations": config.fetch.purpose != "keep all", "robots.txt": config.fetch.honour_robots}
     last = {source: n for stage, source, reason, n in counts.to_json() if (stage, reason) == (stages[-1].value, KEPT)}
+    personal = facts.summary.get("personal_data")
     filters = {"text": _as_text, "quoted": partial(json.dumps, ensure_ascii=False), "number": "{:,}".format}
-    return markdown.template(_TEMPLATES / "README.md.jinja", filters | {"model": model_of}).render(
+    filters |= {"model": model_of, "rate": rate}
+    return markdown.template(_TEMPLATES / "README.md.jinja", filters).render(
         facts=facts,
         config=config,
         card=config.card,
@@ -145,13 +184,29 @@ def readme(facts: CardFacts) -> str:
         kept_by_source=last,
         kinds_of_scores={score.facts.get("kind") for score in facts.scores},
         origins_of_images=["the inputs themselves"] * in_hand + ["the web (HTTP)"] * (config.fetch.source == "web"),
+        reservations=reservations_in_words(facts),
         honoured=[name for name, is_on in honoured.items() if is_on],
         rules_version=RULES_VERSION,
+        personal=personal,
+        languages_of_personal=shown_rates(personal["rates"]) if personal else [],
+        kinds_of_personal=KINDS,
         stages=counts.summary(stages),
         rules=list(_rules(facts)),
         notes=[note for note in facts.notes if not note.startswith(_STATED_AS_LIMITS)],
         list_of_files=listing.FILE,
     )
+
+
+def shown_rates(rates: Mapping[str, Any]) -> list[tuple[str, Mapping[str, Any]]]:
+    """The rates of personal data that pages show, by language: of all captions, and of languages of many."""
+    return [each for each in rates.items() if not each[0] or each[1]["captions"] >= _CAPTIONS_OF_LANGUAGE]
+
+
+def rate(share: Mapping[str, float]) -> str:
+    """How many of a sample, as a share, with its interval."""
+    value = share["found"] / share["asked"]
+    found, *ends = (f"{100 * number:.2g}" for number in (value, share["least"], share["most"]))
+    return f"{found} % ({'–'.join(ends)})"
 
 
 def _as_text(text: str) -> str:
@@ -168,6 +223,7 @@ def _rules(facts: CardFacts) -> Iterator[dict[str, Any]]:
         for reason in REASONS[stage]:
             words, paper, pairs = WORDS[reason], PAPERS.get(reason), dropped.get(reason, 0)
             is_on = bool(words.threshold) and (not words.on_with or bool(value_of(config, words.on_with)))
+            is_on &= not reason.startswith("opt_out_")  # all of them stand under Reservations
             if not pairs and not (is_on and (config.fetch.source == "web" or not reason.startswith("http_"))):
                 continue
             row = {"stage": stage.value, "meaning": words.in_card, "reason": reason, "pairs": pairs}
@@ -184,7 +240,9 @@ def _rules(facts: CardFacts) -> Iterator[dict[str, Any]]:
             yield {**row, "pairs": dropped.get(reason, 0), "here": "", "paper": "ours"}
 
 
-def _number(value: float | None) -> str:
+def _number(value: float | str | None) -> str:
+    if isinstance(value, str):
+        return value
     return "no number" if value is None else f"{value:,}" if isinstance(value, int) else f"{value:g}"
 
 
@@ -221,7 +279,9 @@ def croissant(facts: CardFacts) -> dict[str, object]:
         "@type": "sc:Dataset",
         "name": facts.name,
         "description": description,
-        "conformsTo": "http://mlcommons.org/croissant/1.0",
+        "conformsTo": ["http://mlcommons.org/croissant/1.0", "http://mlcommons.org/croissant/RAI/1.0"],
+        "rai:dataCollection": reservations_in_words(facts),
+        **({"rai:personalSensitiveInformation": [personal]} if (personal := personal_in_words(facts)) else {}),
         **({"license": card.licence} if card.licence else {}),
         **({"inLanguage": card.languages} if card.languages else {}),
         "distribution": sets if pairs else [],
@@ -233,6 +293,8 @@ def _type(kind: str) -> dict[str, object]:
     """What Croissant calls a column's Arrow type; a list is an embedding."""
     if kind.startswith("fixed_size_list"):
         return {"dataType": "sc:Float", "repeated": True}
+    if kind.startswith("list"):  # of statements
+        return {"dataType": "sc:Text", "repeated": True}
     return {"dataType": _TYPES.get(kind, "sc:Integer")}
 
 

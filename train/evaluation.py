@@ -11,9 +11,11 @@ from altalign.errors import UsageError
 from altalign.eval import results
 from altalign.eval.classification import classified
 from altalign.eval.encoded import ENCODED_TOGETHER, Encoder, Features
+from altalign.eval.evaluation import results_of
 from altalign.eval.image_sources import UNDECODABLE
 from altalign.eval.retrieval import retrieval
 from altalign.eval.sets import captioned, labelled_set
+from altalign.eval.settings import TASKS, EvalSets
 from altalign.models import torch_models
 from altalign.train.data.packed import ClassNumbers
 from altalign.train.data.runs import Runs
@@ -37,6 +39,7 @@ class Evaluation:
         self._is_first = is_first
         held_out = samples.held_out if samples is not None else None
         self._sets = [(chosen.name, captioned(chosen, held_out)) for chosen in config.evaluation.retrieval]
+        self._others, self._held_out = sets_of(config), held_out
 
     def of_model(self) -> Metrics:
         """Metrics of the model as it is now. A collective: all ranks call it."""
@@ -49,7 +52,23 @@ class Evaluation:
                 lost += f" and {len(undecodable) - 1:,} more" if len(undecodable) > 1 else ""
                 text = f"{terminal.shown(name)}: cannot be decoded, left out: {lost}"
                 terminal.stderr().print(text, style="yellow", soft_wrap=True)
+        if self._others:
+            measured, missing = results_of(self._others, self._features, self._held_out)
+            metrics |= {name: {**result.metrics, **result.facts} for name, result in measured.items()}
+            for name, why in missing.items() if self._is_first else ():
+                terminal.stderr().print(terminal.shown(f"{name}: left out: {why}"), style="yellow", soft_wrap=True)
         return metrics
+
+
+def sets_of(config: TrainConfig) -> EvalSets | None:
+    """The sets of `[evaluation] sets`. Raises UsageError: the file is none, or has a name of the settings' own sets."""
+    if not config.evaluation.sets:
+        return None
+    sets, own = EvalSets.load(config.evaluation.sets), {each.name for each in config.evaluation.retrieval}
+    if twice := next((each.name for each in sets.set if each.task == "retrieval" and each.name in own), ""):
+        where = f"[evaluation] sets = {config.evaluation.sets!r}"
+        raise UsageError(f"{where}: retrieval/{twice} is in [[evaluation.retrieval]] too; rename one")
+    return sets
 
 
 class ClassEvaluation:
@@ -102,7 +121,7 @@ def evaluate(config: TrainConfig, *, step: int | None = None) -> int:
         if config.classification.train:
             numbers = ClassNumbers.read(str(place / "tokenizer.json"))
             model = Classifier(encoders.without_weights(config).image_tower, classes=numbers.vocabulary)
-            checkpoints.load_model(place, model)
+            checkpoints.load_model(place, model, averaged=config.evaluation.averaged)
             metrics = ClassEvaluation(config, model.to(ranks.device), numbers, ranks).of_model()
         else:
             metrics = _of_captions(config, place, ranks).of_model()
@@ -135,13 +154,14 @@ def evaluate_other(config: TrainConfig, model: str) -> int:
 
 
 def _check_sets(config: TrainConfig) -> None:
-    if not config.evaluation.retrieval:
+    if not config.evaluation.retrieval and not config.evaluation.sets:
         raise UsageError("no [[evaluation.retrieval]] in the settings: there is nothing to evaluate on; add one")
 
 
 def _holds_out(config: TrainConfig) -> bool:
     """Whether a set is of the run's own pairs; else the shards need not be here."""
-    return any(chosen.held_out for chosen in config.evaluation.retrieval)
+    others = sets_of(config)
+    return any(chosen.held_out for chosen in (*config.evaluation.retrieval, *(others.set if others else ())))
 
 
 def folder_of(model: str) -> str:
@@ -158,6 +178,10 @@ def report(config: TrainConfig, metrics: Metrics, *, step: int = 0, model: str =
     out = terminal.stdout()
     if any(name.startswith("retrieval/") for name in metrics):
         out.print(results.retrieval_table(metrics))
+    for each, values in metrics.items():
+        if (task := TASKS.get(each.partition("/")[0])) and not each.startswith("retrieval/"):
+            numbers = ", ".join(f"{metric} {values[metric]:.2f}" for metric in task.metrics if metric in values)
+            out.print(f"{terminal.shown(each)}: {numbers}", soft_wrap=True)
     if values := metrics.get("classification/test"):
         out.print(
             f"classification/test: top-1 {values['top1']:.2f} %, top-5 {values['top5']:.2f} %, mean per class "

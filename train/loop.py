@@ -6,7 +6,7 @@ import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, nullcontext
 from datetime import timedelta
 from socket import gethostname
 
@@ -47,6 +47,7 @@ def train(config: TrainConfig, *, data_changed: bool = False) -> int:
     """
     metrics.check_wandb(config)
     on_device.check_installed(config.data)
+    evaluation.sets_of(config)  # before any work
     with joined(config.loop.device) as ranks, held(config, ranks):
         say = terminal.stderr().print if ranks.is_first else (lambda *_, **__: None)
         _check_shares(config, ranks)
@@ -72,7 +73,7 @@ def train(config: TrainConfig, *, data_changed: bool = False) -> int:
                 signal = _steps(config, data, learner, evaluated, first, ranks, lines, signalled)
                 ranks.expect(WAIT)
             if not signal:
-                measured = evaluated.of_model()
+                measured = _measured(config, learner, evaluated)
                 if measured:
                     lines.evaluated(config.schedule.steps, measured)
                 if ranks.is_first:
@@ -153,7 +154,8 @@ def _steps(
             if (ranks.is_first or meeting is not None) and (is_end or step % loop.checkpoint_every == 0):
                 if writing:
                     writing.result()
-                kept = Kept.now(learner.model, learner.optimizer, meeting)
+                average = learner.average.values if learner.average else None
+                kept = Kept.now(learner.model, learner.optimizer, meeting, average)
                 writing = writer.submit(write, step, kept, data.state(step))
                 del kept  # memory, of which the next checkpoint takes as much
             if is_end:
@@ -163,7 +165,7 @@ def _steps(
             if signal:
                 return signal
             if loop.evaluate_every and step % loop.evaluate_every == 0 and step < last:
-                lines.evaluated(step, evaluated.of_model())
+                lines.evaluated(step, _measured(config, learner, evaluated))
             idle = time.monotonic()
     return 0
 
@@ -183,6 +185,16 @@ def _stepped(
         ) from None
 
 
+def _measured(
+    config: TrainConfig,
+    learner: Learner | ClassLearner,
+    evaluated: evaluation.Evaluation | evaluation.ClassEvaluation,
+) -> evaluation.Metrics:
+    """Metrics of the weights that `[evaluation]` asks for. A collective."""
+    with learner.average.in_place() if learner.average and config.evaluation.averaged else nullcontext():
+        return evaluated.of_model()
+
+
 def _restored(config: TrainConfig, data: TrainingData, learner: Learner | ClassLearner, ranks: Ranks) -> int:
     """Load the newest checkpoint into learner and order; returns its number of steps, 0 if there is none."""
     training_folder.check_lineage(config.run.folder, training_folder.recorded(config), data.lineage)
@@ -193,11 +205,15 @@ def _restored(config: TrainConfig, data: TrainingData, learner: Learner | ClassL
     if place is None:
         if config.run.start:
             started(config, learner)
+            if learner.average:
+                learner.average.begin()
         return 0
     state = checkpoints.state_of(place)
     training_folder.check_checkpoint(config, place, state, data.lineage)
     checkpoints.load_model(place, learner.model)
     checkpoints.load_optimizer(place, learner.optimizer)
+    if learner.average:
+        learner.average.load(checkpoints.load_average(place, learner.average.values))
     data.resume(state["step"], state)
     return state["step"]
 

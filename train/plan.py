@@ -54,7 +54,7 @@ def describe(config: TrainConfig) -> int:
         moved += of_group
         trust, decay, factor = "yes" if group["trust"] else "no", f"{group['weight_decay']:g}", f"x {group['factor']:g}"
         table.add_row(group["part"], ", ".join(group["kinds"]), f"{of_group:,}", decay, trust, factor)
-    kept = numbers + MOMENTS[config.optimizer.name] * moved
+    kept = numbers * (2 if config.optimizer.average else 1) + MOMENTS[config.optimizer.name] * moved
     size = f"a checkpoint has about {kept * 4 / 1e6:,.0f} MB"
     out.print(f"{numbers:,} parameters, embeddings of {model.width:,}; {size}", soft_wrap=True)
     forms = export.foreseen(config, model)

@@ -2,7 +2,7 @@
 
 import json
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -174,6 +174,7 @@ def _pair(run: RunFolder, row: Found, fate: Callable[[str | None], str]) -> list
     """The pair, and what each stage did with it, line by line."""
     # runs of an earlier schema lack some columns
     lines = [f"{label:<9} {row[name]}" for name, label in _PAIR.items() if row.get(name) is not None]
+    lines += [f"{'said':<9} {each}" for each in _said(row.get("preferences"))]
     if "stage" in row:
         names = [stage.value for stage in Stage]
         lines += [_line(name, "kept") for name in names[: names.index(row["stage"])]]
@@ -185,6 +186,14 @@ def _pair(run: RunFolder, row: Found, fate: Callable[[str | None], str]) -> list
     lines += [_line(stage.value, "kept") for stage in stages_of(run.facts["stages"])]
     measured = f"{many(row['words'], 'word')}, {_size(row)} {row['format']}, {row['bytes']:,} bytes"
     return [*lines, _line("written", f"{row['in'].removesuffix('.parquet')}.tar, {measured}")]
+
+
+def _said(statements: Sequence[Mapping[str, str | None]] | None) -> list[str]:
+    """What rights holders said, a line each; one line where nothing was found, none where nobody looked."""
+    if statements is None:
+        return []
+    found = [(each, ", ".join(filter(None, (each["where"], each["when"])))) for each in statements]
+    return [f"{each['notation']}: {each['value']} ({place})" for each, place in found] or ["nothing about its use"]
 
 
 def _tries(run: RunFolder, row: Found) -> list[str]:

@@ -27,7 +27,14 @@ NUMBERS = {
     "nsfw_score": "NSFW score",
     "similarity": "Cosine to a near-duplicate",
 }
-LABELS = {"stage": "Stage", "reason": "Reason", "source": "Source", "host": "Host", "test_set": "Test set"}
+LABELS = {
+    "stage": "Stage",
+    "reason": "Reason",
+    "source": "Source",
+    "host": "Host",
+    "said": "Notations about its use",
+    "test_set": "Test set",
+}
 NAMES = ("key", "image_id", "caption", "kept_key")  # what a filter may name, and no facet shows
 
 

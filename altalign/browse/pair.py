@@ -32,6 +32,7 @@ def details(pairs: Pairs, number: int) -> dict[str, Any]:
     in_table = pairs.rows([number])[0]
     scores = {name: in_table[name] for name in map(pairs.named.__getitem__, pairs.columns.scores)}
     fields = {name: value for name, value in {**row, **scores}.items() if value not in (None, "", [])}
+    fields.pop("preferences", None)  # the steps have them
     # a broken record has a file alone
     of = next((name for name in ("key", "image_url", "file") if row.get(name)), "key")
     named = f"{_OPTIONS[of]} {shlex.quote(row.get(of) or '')}"

@@ -1,8 +1,9 @@
 """The pairs of a run, kept and dropped, as one table of DuckDB in a temporary file, which is filled while it is asked.
 
 The table `pairs` has a row a pair: `n`, its number; `file` and `row`, where the run has it; `image`, its image_id as a
-number, which is counted faster; `failed`, every rule of its stage that holds, joined by spaces; `host`, of the image's
-URL; the columns of side-cars and dropped rows by their names; the run's scores; and those of `keep_columns`, as text.
+number, which is counted faster; `failed`, every rule of its stage that holds, joined by spaces; `said`, the notations
+in its `preferences`, likewise; `host`, of the image's URL; the columns of side-cars and dropped rows by their names;
+the run's scores; and those of `keep_columns`, as text.
 """
 
 import heapq
@@ -56,6 +57,7 @@ _OF_DROPPED = (
 _TYPES = {field.name: field.type for field in (*DROPPED, *SAMPLE)}
 # thresholds are not rounded to 32 bits
 _NAMES = {pa.string(): "VARCHAR", pa.int32(): "INTEGER", pa.int64(): "BIGINT", pa.float32(): "DOUBLE"}
+_WITH_PREFERENCES = 3  # the first version of the schema whose rows have them
 _HOST = r"regexp_extract(lower(image_url), '^[a-z][a-z0-9+.-]*://(?:[^/?#]*@)?(\[[^\]]*\]|[^/:?#]+)', 1)"
 
 
@@ -81,7 +83,9 @@ class Pairs:
 
     def __init__(self, run: RunFolder, connection: "DuckDBPyConnection") -> None:
         self.run, self._connection = run, connection
-        self.digests = sidecars(run.json("manifest.json"))
+        manifest = run.json("manifest.json")
+        self.digests = sidecars(manifest)
+        self._said = ["preferences"] if manifest.get("schema_version", 0) >= _WITH_PREFERENCES else []
         self.columns = known(run.folder, {name for each in run.config.input for name in each.keep_columns})
         self._scores = {score.name: score for score in self.columns.scores.values()}
         self._kept_columns = [name for name in self.columns.types if name.startswith(EXTRA)]
@@ -91,6 +95,7 @@ class Pairs:
             "row": "BIGINT",
             "image": "UUID",
             "failed": "VARCHAR",
+            "said": "VARCHAR",
             "host": "VARCHAR",
         }
         own |= {name: _NAMES[_TYPES[name]] for name in (*_OF_BOTH, *_OF_KEPT, *_OF_DROPPED)}
@@ -145,7 +150,7 @@ class Pairs:
         return self._stop.is_set()
 
     def _of_file(self, file: File) -> Iterator[pa.Table]:
-        names = [*_OF_BOTH, *(_OF_KEPT if file.shard else (*_OF_DROPPED, "failed"))]
+        names = [*_OF_BOTH, *self._said, *(_OF_KEPT if file.shard else (*_OF_DROPPED, "failed"))]
         if self._kept_columns:
             names.append("extra")
         of_scores, at = self._values(file.shard), 0
@@ -174,6 +179,9 @@ class Pairs:
             "image": "try_cast(image_id AS UUID)",
             "host": f"nullif({_HOST}, '')",
         }
+        if self._said:
+            notations = "list_sort(list_distinct([each.notation for each in preferences]))"
+            expressions["said"] = f"array_to_string({notations}, ' ')"
         if "reason" in there:
             # a stage that drops for one reason alone lists no other
             expressions["failed"] = "coalesce(nullif(array_to_string(failed, ' '), ''), reason)"
@@ -256,7 +264,7 @@ class Pairs:
         if not text:
             return "true"
         known = {name: _TYPES[name] for name in (*_OF_BOTH, *_OF_KEPT, *_OF_DROPPED)}
-        known |= dict.fromkeys(("host", "failed"), pa.string()) | {
+        known |= dict.fromkeys(("host", "failed", "said"), pa.string()) | {
             name: self.columns.types[name] for name in self.named
         }
         try:

@@ -6,6 +6,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict
+from functools import partial
 from typing import TYPE_CHECKING
 
 from altalign import storage
@@ -21,7 +22,10 @@ if TYPE_CHECKING:
     from altalign.audit.checks import Check
 
 PAGE, CHECKS, NUMBERS = REPORT
-SHARDS_AFTER_A_CURATION = 8  # read when a curation ends, of its newest generation; `altalign audit` reads all
+# when a curation ends, so many shards of its newest generation are read, and about so many of their images decoded;
+# `altalign audit` looks at all
+SHARDS_AFTER_A_CURATION, IMAGES_AFTER_A_CURATION = 8, 1_000
+FORMS = ("eu", "eu-small", "ca")  # of `training_content`
 NOT_WRITTEN = (AltalignError, OSError, MemoryError)  # what `reported` may raise: the run is whole nevertheless
 
 
@@ -40,12 +44,15 @@ def main(argv: Sequence[str]) -> int:
     parser.add_argument("--page", metavar="FILE", help="with two runs: also write an HTML page with pictures")
     parser.add_argument("--digest", action="store_true", help="only compare every byte; print the run's number")
     parser.add_argument("--quick", action="store_true", help="compare only names and sizes of all files; write nothing")
-    parser.add_argument("--summary", choices=("eu",), help="write the EU's summary of training content")
+    parser.add_argument("--summary", choices=FORMS, help="write the form of the EU (of small firms) or California")
+    parser.add_argument("--reservations", action="store_true", help="write what rights holders said, by domain")
+    parser.add_argument("--to", metavar="FOLDER", default="", help="with these two: where it is written (.)")
     parser.add_repeatable("--words", "NAME=FILE", "report the share kept of captions with a word of a list; repeatable")
-    parser.add_argument("--to", metavar="FOLDER", default="", help="with --summary: where it is written (.)")
     given = parser.parse_args(argv)
     if given.summary:
         parser.only(given, "--summary", "summary", "to")
+    elif given.reservations:
+        parser.only(given, "--reservations", "reservations", "to")
     elif given.digest or given.quick:
         parser.only(given, "--digest or --quick", "digest", "quick", "json")
     elif given.other is not None:
@@ -58,8 +65,8 @@ def main(argv: Sequence[str]) -> int:
     else:
         parser.only(given, "the report of one run", "shards", "full", "words")
     if given.other is not None:
-        raise UsageError(f"{given.other}: --summary, --digest and --quick are of one run; leave it out")
-    if given.summary or given.digest or given.quick:
+        raise UsageError(f"{given.other}: --summary, --reservations, --digest and --quick are of one run; leave it out")
+    if given.summary or given.reservations or given.digest or given.quick:
         return _of_files(given)
 
     lists = dict[str, str]()
@@ -79,16 +86,17 @@ def main(argv: Sequence[str]) -> int:
 
 
 def _of_files(given: argparse.Namespace) -> int:
-    """Looks at every file of a run and names each that is not as it was written, or writes the summary of content."""
+    """Looks at every file of a run and names each that is not as it was written; or writes a form."""
     with own_files(given.run):
         run = RunFolder.open(given.run)
         run.check_finished("there is nothing to sum up, and no list of its files yet")
-        if given.summary:
+        if given.summary or given.reservations:
             if storage.is_inside(given.to or ".", run.folder):
                 raise UsageError(f"--to {given.to or '.'}: inside the run, whose files are listed; give another folder")
-            from altalign.audit import training_content
+            from altalign.audit import reservations, training_content
 
-            paths = training_content.write(run, given.to or ".")
+            write = reservations.write if given.reservations else partial(training_content.write, form=given.summary)
+            paths = write(run, folder=given.to or ".")
             sys.stdout.write("".join(f"{shown(path)}\n" for path in paths))
             return 0
         number, files = listing.number(run.folder), listing.look(run.folder, sizes_alone=given.quick)
@@ -107,6 +115,7 @@ def checked(
     folder: str,
     *,
     shards_at_most: int | None,
+    images_at_most: int | None = None,
     is_written: bool,
     words: Mapping[str, str] | None = None,
     is_full: bool = False,
@@ -123,7 +132,7 @@ def checked(
         # Arrow, NumPy, templates: half a second, which --help need not wait for
         from altalign.audit import checks
 
-        results = checks.run_checks(run, shards_at_most=shards_at_most)
+        results = checks.run_checks(run, shards_at_most=shards_at_most, images_at_most=images_at_most)
         results += checks.check_absence(run) if is_full else []
         if is_written:
             from altalign.audit.report import page
@@ -155,7 +164,8 @@ def reported(folder: str) -> "tuple[RunFolder, list[Check]] | None":
         numbers = [generations.number_of(str(entry["name"])) for entry in entries if "name" in entry]
         newest = max(numbers, default=1)
         came = numbers.count(newest) if newest > 1 else SHARDS_AFTER_A_CURATION
-    return checked(folder, shards_at_most=min(SHARDS_AFTER_A_CURATION, came), is_written=True)
+    shards = min(SHARDS_AFTER_A_CURATION, came)
+    return checked(folder, shards_at_most=shards, images_at_most=IMAGES_AFTER_A_CURATION, is_written=True)
 
 
 def after_curation(folder: str) -> int:

@@ -20,6 +20,7 @@ from altalign.commands.audit import after_curation
 from altalign.errors import AltalignError, UsageError
 from altalign.machine import startup
 
+PURPOSES = ("train", "train-generative", "train-other", "search")  # of `filters.reservations`, but for `keep all`
 _LISTS = {
     "keys": "keys of pairs, one a line",
     "urls": "URLs of images or of pages",
@@ -159,9 +160,9 @@ def select(argv: Sequence[str]) -> int:
         parser.only(arguments, "--list", "list", "set")
     else:
         of_balance = ("balance", "balance_limit", "balance_tail", "balance_seed") if arguments.balance else ()
-        parser.only(arguments, "a condition", "where", "top", "nulls", "set", *of_balance)
-        if not (arguments.where or arguments.top or arguments.balance):
-            raise UsageError("nothing is asked for; give --where, --top, --balance, --list or --share")
+        parser.only(arguments, "a condition", "where", "respect", "top", "nulls", "set", *of_balance)
+        if not (arguments.where or arguments.respect or arguments.top or arguments.balance):
+            raise UsageError("nothing is asked for; give --where, --respect, --top, --balance, --list or --share")
     if len(arguments.out) > 1:
         raise UsageError(f"{len(arguments.out)} folders; one run is made, give one OUT, or --share too")
     of_run = config_of_run(arguments.run)
@@ -180,7 +181,9 @@ def select(argv: Sequence[str]) -> int:
             limit, tail, seed = arguments.balance_limit, arguments.balance_tail, arguments.balance_seed
             of_balance = balance.opened(arguments.balance, limit=limit, tail=tail, seed=seed)
         parent = parents.opened(of_run.run.folder, of_run)
-        selection = selecting.Selection(arguments.where, tops, arguments.nulls, of_balance, parent)
+        selection = selecting.Selection(
+            arguments.where, tops, arguments.nulls, of_balance, parent, respect=arguments.respect
+        )
         code = selecting.select(selection, run, flags)
     return after_curation(config.run.folder) or code
 
@@ -195,6 +198,7 @@ def _parser_of_select() -> Parser:
     parser.add_argument("run", metavar="RUN", help="folder of a finished run")
     parser.add_argument("out", metavar="OUT", nargs="+", help="folder of the new run; with --share one a share")
     parser.add_argument("--where", default="", metavar="CONDITION", help="what holds for samples that stay")
+    parser.add_argument("--respect", choices=PURPOSES, default="", help="leave out what is reserved from this purpose")
     parser.add_repeatable("--top", "COLUMN=SHARE", "keep the share of largest values of what stays; repeatable")
     parser.add_argument("--balance", default="", metavar="ENTRIES", help="thin out frequent concepts: a file of them")
     parser.add_argument("--balance-limit", type=int, default=0, metavar="CAPTIONS", help="what an entry is thinned to")

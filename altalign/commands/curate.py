@@ -225,10 +225,9 @@ def calibrate(argv: Sequence[str]) -> int:
     config = config_with_test_sets(arguments)
     startup.place_kernels()
     from altalign.pipelines.near import calibration
-    from altalign.pipelines.opening import reopen
-    from altalign.pipelines.run.units import Run
+    from altalign.pipelines.opening import find, reopen
 
-    out, run = arguments.out.rstrip("/") or "/", Run(config.run.folder, config, ())
+    out, run = arguments.out.rstrip("/") or "/", find.find_run(config, config_path=f"{config.run.folder}/config.toml")
     reopen.check_fetched(run)
     made = calibration.calibrate(
         run,

@@ -191,20 +191,21 @@ def export(argv: Sequence[str]) -> int:
     """Write a trained model in another library's form."""
     parser = _parser_of_training("export", "Write a trained model as another library opens it, open it and compare.")
     parser.add_argument("folder", metavar="DIR", help="a new folder")
-    parser.add_argument("--to", required=True, choices=("align", "open_clip", "onnx", "timm"), help="the form")
+    parser.add_argument("--to", required=True, choices=("align", "open_clip", "onnx", "timm", "hub"), help="the form")
     parser.add_argument("--resize-px", metavar="PX", type=positive, help="side of the resized image, if another")
     parser.add_argument("--crop-px", metavar="PX", type=positive, help="side of its central crop, if another")
+    parser.add_argument("--averaged", action="store_true", help="the moving average of the weights")
     arguments = parser.parse_args(argv)
     check_installed()
     from altalign.train.exchange import export
 
-    sides = {"resize_px": arguments.resize_px, "crop_px": arguments.crop_px}
+    chosen = {"resize_px": arguments.resize_px, "crop_px": arguments.crop_px, "averaged": arguments.averaged}
     return export.export(
         arguments.run,
         arguments.folder,
         to=arguments.to,
         step=arguments.checkpoint,
-        overrides={name: px for name, px in sides.items() if px},
+        overrides={name: value for name, value in chosen.items() if value},
     )
 
 

@@ -43,7 +43,7 @@ class Known:
 
 def known(folder: str, kept: Iterable[str]) -> Known:
     """The columns of a run, whose inputs keep columns of these names."""
-    types = {field.name: field.type for field in SAMPLE}
+    types = {field.name: field.type for field in SAMPLE if not pa.types.is_nested(field.type)}
     types |= {f"{EXTRA}{name}": pa.string() for name in kept}
     scores, nulls = dict[str, Score](), dict[str, int]()
     for score in score_files.all_of(folder):

@@ -42,6 +42,17 @@ def stages_of(counted: Iterable[str]) -> tuple[Stage, ...]:
     return (*CURATED, *([Stage.SELECT] if Stage.SELECT.value in {*counted} else []))
 
 
+def _opt_out(name: str, where: str) -> Words:
+    """The words of a notation by which rights holders oppose a use."""
+    plain = where.replace("`", "")
+    return Words(
+        f"opt_out_{name}",
+        f"{where[0].upper()}{where[1:]} opposes the purpose (`fetch.purpose`).",
+        explain=f"{plain} opposes it, [fetch] purpose = {{config.fetch.purpose}}",
+        card=f"{plain} opposes the purpose",
+    )
+
+
 class DropReason(StrEnum):
     """Reasons that code gives by name, with their words; those of rules on columns are the names of `RULES`."""
 
@@ -128,11 +139,20 @@ class DropReason(StrEnum):
         card="more bytes",
         threshold="fetch.bytes_at_most",
     )
-    HTTP_OPT_OUT = Words(
-        "http_opt_out",
-        "A header (`fetch.honour_opt_out`) or robots.txt (`fetch.honour_robots`) forbids it.",
-        explain="a header or robots.txt opts out, [fetch] honour_opt_out, honour_robots",
-        card="a header or robots.txt asks not to",
+    OPT_OUT_X_ROBOTS_TAG = _opt_out("x_robots_tag", "`X-Robots-Tag` of the image or its page")
+    OPT_OUT_META_ROBOTS = _opt_out("meta_robots", "a robots meta element of its page")
+    OPT_OUT_CONTENT_USAGE = _opt_out("content_usage", "`Content-Usage` of the image, its page or robots.txt")
+    OPT_OUT_CONTENT_SIGNAL = _opt_out("content_signal", "`Content-Signal` of the image, its page or robots.txt")
+    OPT_OUT_TDMREP = _opt_out("tdmrep", "the TDM Reservation Protocol (header, meta element or tdmrep.json)")
+    OPT_OUT_RSL = _opt_out("rsl", "a licence of Really Simple Licensing (header or robots.txt)")
+    OPT_OUT_IPTC = _opt_out("iptc", "`plus:DataMining` in the image")
+    OPT_OUT_C2PA = _opt_out("c2pa", "an assertion of C2PA in the image")
+    OPT_OUT_ROBOTS_TXT = Words(
+        "opt_out_robots_txt",
+        "robots.txt forbids this robot to fetch it: on the web (`fetch.honour_robots`), or as archived "
+        "(`fetch.purpose`).",
+        explain="robots.txt forbids it, [fetch] honour_robots, purpose",
+        card="robots.txt forbids it",
     )
     HTTP_REFUSED = Words(
         "http_refused",
@@ -206,7 +226,15 @@ _OF_STAGES: Mapping[Stage, tuple[str, ...]] = {
         DropReason.HTTP_UNREACHABLE,
         DropReason.HTTP_BROKEN,
         DropReason.HTTP_TOO_LARGE,
-        DropReason.HTTP_OPT_OUT,
+        DropReason.OPT_OUT_X_ROBOTS_TAG,
+        DropReason.OPT_OUT_META_ROBOTS,
+        DropReason.OPT_OUT_CONTENT_USAGE,
+        DropReason.OPT_OUT_CONTENT_SIGNAL,
+        DropReason.OPT_OUT_TDMREP,
+        DropReason.OPT_OUT_RSL,
+        DropReason.OPT_OUT_IPTC,
+        DropReason.OPT_OUT_C2PA,
+        DropReason.OPT_OUT_ROBOTS_TXT,
         DropReason.HTTP_REFUSED,
         DropReason.URL_BLOCKED,
         DropReason.REMOVED,
@@ -247,6 +275,9 @@ PAPERS: Mapping[str, Paper] = {
     ),
 }
 
+# What rights holders say against the purpose, a reason a notation.
+OPT_OUTS = tuple(reason for reason in DropReason if reason.startswith("opt_out_"))
+
 # Failures that a later try may mend. Final answers are not asked for again: a status other than 429 and 5xx, an opt-out
 # and a refusal.
 PASSING = (DropReason.HTTP_NOT_ASKED, DropReason.HTTP_TIMEOUT, DropReason.HTTP_UNREACHABLE, DropReason.HTTP_BROKEN)
@@ -261,8 +292,8 @@ def may_pass(reason: str | None, http_code: int | None) -> bool:
 
 OWN = "own:"  # begins the reasons of rules of a run's own
 
-# Begin the reasons of `altalign select`; a score or column follows, or the number of a condition.
-OF_SELECT = ("score_below:", "score_above:", "score_missing:", "not_in_top:", "not_where:")
+# Begin the reasons of `altalign select`; a score, column or notation follows, or the number of a condition.
+OF_SELECT = ("score_below:", "score_above:", "score_missing:", "not_in_top:", "not_where:", "opt_out:")
 
 
 def own_reason(name: str) -> str:

@@ -8,12 +8,18 @@ from typing import Any, TypedDict
 
 import pyarrow as pa
 
-SCHEMA_VERSION = 2
-RULES_VERSION = "6 (Unicode 16.0)"  # raised by whatever changes which samples survive, their order or their bytes
+SCHEMA_VERSION = 3
+RULES_VERSION = "7 (Unicode 16.0)"  # raised by whatever changes which samples survive, their order or their bytes
+
+# Statements of rights holders, as `filters.reservations.Said`. Null: nobody looked; empty: nothing was said.
+# The name of the list's items is the one that Parquet gives back.
+_STATEMENT = pa.struct([(name, pa.string()) for name in ("notation", "value", "where", "when")])
+PREFERENCES = pa.list_(pa.field("element", _STATEMENT))
 
 # What a reader found in one stretch of an input file, in input order. `reason` is the verdict of extract (null keeps),
 # `failed` every rule of it that holds.
 # image_identity is null where there is none: an invalid URL and no image in hand.
+# page_said has the statements of the page, as `preferences.as_text` writes them.
 EXTRACTED = pa.schema(
     [
         ("image_url", pa.string()),
@@ -22,6 +28,7 @@ EXTRACTED = pa.schema(
         ("page_url", pa.string()),
         ("source_key", pa.string()),
         ("extra", pa.string()),
+        ("page_said", pa.string()),
         ("reason", pa.string()),
         ("failed", pa.list_(pa.string())),
     ]
@@ -29,6 +36,8 @@ EXTRACTED = pa.schema(
 
 # The strings of a candidate, which every stage hands on as they are.
 STRINGS = ("image_url", "caption", "page_url", "source_key", "extra")
+
+CARRIED = (*STRINGS, "page_said")  # and what its page says, up to the stage that drops by it
 
 # A candidate of the pool: cleaned caption (never null), URL trimmed and without its fragment where it is valid.
 CANDIDATE = pa.schema([field for field in EXTRACTED if field.name not in ("reason", "failed")])
@@ -61,6 +70,9 @@ DROPPED = pa.schema(
         # FILE is relative to the folder of all the input's files. Null in web archives.
         ("source_key", pa.string()),
         ("extra", pa.string()),  # `[[input]] keep_columns` as a JSON object, or null.
+        # What rights holders said of its use: notation, value as written, where it stood, and when (UTC). Null: nobody
+        # looked; empty: nothing was found.
+        ("preferences", PREFERENCES),
         ("stage", pa.string()),  # The stage that dropped it.
         ("reason", pa.string()),  # The first rule that holds.
         ("failed", pa.list_(pa.string())),  # Every rule of the stage that holds.
@@ -99,6 +111,9 @@ SAMPLE = pa.schema(
         # FILE is relative to the folder of all the input's files. Null in web archives.
         ("source_key", pa.string()),
         ("extra", pa.string()),  # `[[input]] keep_columns` as a JSON object, or null.
+        # What rights holders said of its use: notation, value as written, where it stood, and when (UTC). Null: nobody
+        # looked; empty: nothing was found.
+        ("preferences", PREFERENCES),
         ("width", pa.int32()),  # Pixels of the stored image.
         ("height", pa.int32()),  # The same.
         # Stored image: `jpeg`; with `portable = false` also `png`, `webp`, `gif`, `avif`, `bmp`, `tiff`.

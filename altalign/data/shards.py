@@ -4,7 +4,7 @@ A sample is three members in this order: KEY.<image's extension>, KEY.txt (the c
 and KEY.json (the side-car's row as one line of UTF-8 JSON, keys in the order of `SAMPLE`, no newline). A URL that is
 null is "" in the JSON: Hugging Face `datasets` takes a key's type from the first five samples, and fails, or changes
 values, where a later one has another. So is a null `source_key`; and `extra` is text here too, for its keys and types
-may differ from pair to pair.
+may differ from pair to pair. `preferences` are the text of a JSON list, for the same reason.
 
 The bytes depend on the samples alone: USTAR headers have a fixed time, owner and mode, and two zero blocks end the
 tar. Names are far below 100 bytes and images below 8 GiB, so no extended header is ever needed.
@@ -45,7 +45,7 @@ BESIDE = re.compile(r"(^|/)(\._[^/]*|__MACOSX(/.*)?|PaxHeaders?(\.\d+)?/.*)$")
 _BLOCK = tarfile.BLOCKSIZE
 _READ_BYTES = 1 << 20
 _MODIFIED_S = 315_532_800  # 1980-01-01, the oldest time every archiver takes without a warning
-NULLABLE = ("image_url", "page_url", "source_key", "extra")  # no other column of a sample is ever null
+NULLABLE = ("image_url", "page_url", "source_key", "extra", "preferences")  # no other column of a sample is ever null
 _COLUMNS, _SUFFIXES = tuple(SAMPLE.names), frozenset(EXTENSIONS.values())
 Members = list[tuple[str, bytes]]  # of a sample: names and contents
 _AS_JSON = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":"))
@@ -89,14 +89,16 @@ class ShardWriter:
         text is not Unicode (a lone surrogate), a column that is never null is, or the image has 8 GiB or more.
         """
         row = {**row, "tar_offset": self.bytes + _BLOCK, "tar_bytes": len(image)}
-        row = {name: row[name] or None if name in NULLABLE else row[name] for name in _COLUMNS}
+        row = {name: None if name in NULLABLE and row[name] == "" else row[name] for name in _COLUMNS}
         if unknown := [name for name, value in row.items() if value is None and name not in NULLABLE]:
             raise ValueError(f"{row['key']}: {', '.join(unknown)} must not be null")
         key = row["key"]
         header = _header(f"{key}.{extension(row['format'])}", len(image))
-        empty = {name: "" for name in NULLABLE if row[name] is None}  # in the JSON; its text is never null
+        texts_of = {name: "" for name in NULLABLE if row[name] is None}  # in the JSON; its text is never null
+        if row["preferences"] is not None:
+            texts_of["preferences"] = _AS_JSON.encode(row["preferences"])
         texts = _member(f"{key}.txt", row["caption"].encode())
-        texts += _member(f"{key}.json", _AS_JSON.encode({**row, **empty}).encode())
+        texts += _member(f"{key}.json", _AS_JSON.encode({**row, **texts_of}).encode())
         self._append(header, image, bytes(-len(image) % _BLOCK), texts)
         self.rows += 1
         return row
@@ -193,6 +195,7 @@ def decoded(members: Members) -> Sample:
     if columns["key"] != key:
         raise ValueError(f"{key}.json: it is the row of {columns['key']}")
     columns |= {name: columns[name] or None for name in NULLABLE}
+    columns["preferences"] = columns["preferences"] and json.loads(columns["preferences"])
     return Sample(image, txt.decode(), columns)
 
 

@@ -5,7 +5,7 @@ Numbers are from the ALIGN paper (section 3 and appendix A) unless marked "ours"
 """
 
 import re
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from itertools import count
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
@@ -31,6 +31,10 @@ Port = Annotated[int, Field(ge=1, le=65_535)]
 Line = Annotated[str, Field(pattern=r"^([^\s\p{C}]([^\p{C}]*[^\s\p{C}])?)?$")]  # of text, without spaces at its ends
 FUNCTION = r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*"  # MODULE:FUNCTION
 Function = Annotated[str, Field(pattern=f"^{FUNCTION}$")]
+Country = Annotated[str, Field(pattern="^[A-Z]{2}$")]
+# Of random groups of digits at most 1.7 % are a phone number in one of these, as filters/personal.py finds them; in
+# others more (India: 5.5 %, Mexico: 3.8 %).
+_PHONE_COUNTRIES = ("US", "GB", "DE", "FR", "ES", "IT", "BR", "JP")
 Own = dict[str, dict[str, Any]]  # settings of rules of a run's own, by the names of their functions
 _OWN_AT_MOST = 48  # verdicts are bits of 64, which the built-in rules share
 
@@ -142,12 +146,26 @@ class TextSettings(Settings):
     """Folder `tables` of another run, whose counts replace those of this pool. `own`: those that the run has, as
     `altalign add --mode frozen` keeps them, wherever the run is.
     """
+    drop_personal: Annotated[list[Literal["email", "phone", "address"]], Judge] = Field(default_factory=list)
+    """Kinds of personal data, `email`, `phone` and `address`, whose captions are dropped: `text_personal`."""
+    phone_countries: Annotated[list[Country], Judge] = Field(default_factory=lambda: [*_PHONE_COUNTRIES])
+    """Countries (ISO 3166) whose national phone numbers are found beside the international ones of all."""
     filters: Annotated[list[Function], Judge] = Field(default_factory=list)
     """Rules of your own, `"MODULE:FUNCTION"`: `own:FUNCTION`. The module is beside the settings file or on the Python
     path.
     """
     own: Annotated[Own, Judge] = Field(default_factory=dict)
     """Settings of your own rules: `[text.own.FUNCTION]`."""
+
+    @field_validator("phone_countries")
+    @classmethod
+    def _countries_have_numbers(cls, value: list[str]) -> list[str]:
+        if not {*value} <= {*_PHONE_COUNTRIES}:
+            from phonenumbers import SUPPORTED_REGIONS  # a twelfth of a second
+
+            for country in {*value} - SUPPORTED_REGIONS:
+                raise ValueError(f'"{country}" has no phone numbers of its own; give countries by ISO 3166, such as GB')
+        return value
 
     @model_validator(mode="after")
     def _fits_together(self) -> Self:
@@ -198,8 +216,8 @@ class FetchSettings(Settings):
     """Where images come from (ours; the paper does not say).
 
     Settings that decide what may be fetched, and whether an answer is accepted, are part of what a run rests on.
-    Settings of patience and pace are not: they decide only how many images have come so far, and a run may be continued
-    or tried again with other values.
+    Settings of patience and pace, and signatures, are not: they decide only how many images have come so far, and a run
+    may be continued or tried again with other values.
     """
 
     source: Annotated[Literal["archive", "web"], Fetch] = "archive"
@@ -214,14 +232,22 @@ class FetchSettings(Settings):
     """
     bytes_at_most: Annotated[Positive, Fetch] = 20_000_000
     """Bytes of a decompressed body. More: `http_too_large`; in a table: `row_too_large`."""
+    keep_found: bool = False
+    """Keep all that comes from the web as it was found, in `work/`: as much disk as comes. Without it, `--rerun` with
+    other image rules or form of shards asks the web again for images that were dropped or encoded.
+    """
     threads: Positive = 64
     """Concurrent requests of a process. Waiting for a host's turn takes none."""
-    honour_opt_out: Annotated[bool, Fetch] = True
-    """Respect `X-Robots-Tag` (noai, noimageai, noindex, noimageindex), `tdm-reservation: 1`, `Content-Usage:
-    train-ai=n` and `Content-Signal: ai-train=no`: `http_opt_out`.
+    purpose: Annotated[Literal["train", "train-generative", "train-other", "search", "keep all"], Fetch] = "train"
+    """What the data are for: an image is dropped where its rights holder opposes that, in headers, pages, robots.txt or
+    the image itself ([notations](reservations.md)): `opt_out_NOTATION`. `"train"`: any training, opposed by whatever
+    opposes some; `"train-generative"`: of generative models; `"train-other"`: of classifiers, towers, ranking;
+    `"search"`: an index. `"keep all"` drops nothing, and all is recorded in `preferences`.
     """
     honour_robots: Annotated[bool, Fetch] = True
-    """Respect robots.txt, with its lines `Content-Usage` and `Content-Signal`: `http_opt_out`."""
+    """Respect what robots.txt allows this robot to fetch: `opt_out_robots_txt`. `false` asks no site for it or for
+    tdmrep.json, so that what these say of the use of images is not known.
+    """
     connections_per_host: Positive = 8
     """Concurrent requests of a process to one host."""
     requests_per_host_s: Annotated[float, Field(gt=0)] = 20.0
@@ -240,6 +266,16 @@ class FetchSettings(Settings):
     """User agent, with VERSION filled in; robots.txt is read for its first word. Add a contact: `"altalign/VERSION
     (+https://example.org/our-crawl)"`.
     """
+    signing_key: str = ""
+    """PEM file of an Ed25519 private key, which [signs requests](../guides/fetch-from-the-web.md#signed-requests)."""
+    signature_agent: Annotated[str, Field(pattern=r"^(https://[a-z0-9.-]+(:[0-9]+)?)?$")] = ""
+    """Where sites find its public key: `"https://example.org"`."""
+
+    @model_validator(mode="after")
+    def _a_key_has_an_agent(self) -> Self:
+        if bool(self.signing_key) != bool(self.signature_agent):
+            raise ValueError("signing_key and signature_agent: give both, or neither")
+        return self
 
     @field_validator("allow_addresses")
     @classmethod
@@ -332,12 +368,17 @@ class ShardsSettings(Settings):
 
     samples_per_shard: Positive = 10_000
     """Samples of a shard; the last may have fewer."""
-    resize_short_side_px: Whole = 0
+    resize_short_side_px: Annotated[Whole, Fetch] = 0
     """Shrink longer short sides to this, as JPEG; `0` keeps the size."""
-    portable: bool = True
+    portable: Annotated[bool, Fetch] = True
     """Store images as upright JPEGs, RGB or gray: other images are encoded (quality 95, first frame, sRGB, on white).
     `false`: as found.
     """
+
+    @property
+    def of_image(self) -> Mapping[str, Any]:
+        """What decides how an image is stored, as keywords of `pixels.to_stored`."""
+        return {"portable": self.portable, "resize_short_side_px": self.resize_short_side_px}
 
 
 class AuditSettings(Settings):

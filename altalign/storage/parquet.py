@@ -258,6 +258,11 @@ def same_rows(rows: pa.Table, others: pa.Table, *, by: str) -> tuple[npt.NDArray
     for name in rows.column_names:
         one, other = rows[name].take(here), others[name].take(elsewhere)
         both_null = (one.is_null().to_numpy() & other.is_null().to_numpy()).astype(bool)
+        if pa.types.is_nested(one.type):  # which Arrow does not compare
+            is_same &= np.array(
+                [each == its for each, its in zip(one.to_pylist(), other.to_pylist(), strict=True)], bool
+            )
+            continue
         equal: Any = pc.equal(one, other)
         is_same &= equal.fill_null(pa.scalar(value=False)).to_numpy() | both_null
     return here[is_same], elsewhere[is_same]

@@ -29,13 +29,19 @@ from altalign.pipelines.derive import copy_scores, copy_shards, parents
 from altalign.pipelines.derive.copy_shards import Numbers, Part
 from altalign.pipelines.derive.parents import Parent, Shard
 from altalign.pipelines.engine.options import check_places, options
-from altalign.pipelines.images.for_shards import StoredColumns
 from altalign.pipelines.opening import find, reopen
 from altalign.pipelines.opening.find import find_run
 from altalign.pipelines.opening.reopen import recording
 from altalign.pipelines.run import marks as vouched
 from altalign.pipelines.run import shard_files
-from altalign.pipelines.run.image_tables import DECONTAMINATED, FETCHED, TESTS, first_of_each_image, kept_rows
+from altalign.pipelines.run.image_tables import (
+    DECONTAMINATED,
+    FETCHED,
+    STORED_COLUMNS,
+    TESTS,
+    first_of_each_image,
+    kept_rows,
+)
 from altalign.pipelines.run.removal_list import of_run
 from altalign.pipelines.run.shard_tables import ShardFacts, files_of
 from altalign.pipelines.run.text_tables import EXTRACTED
@@ -50,7 +56,7 @@ REFUSED = "refused by altalign add"  # in removed.parquet: why a pair did not co
 _BASE = "base.json"  # beside the run in `.adding`: what it is made of
 _GO = ("trial", "clusters", *REPORT)  # rest on the shards as they were
 # what follows from the bytes that were found and from settings, or from the place in a tar
-_FOLLOWS = {*StoredColumns.__annotations__, "tar_offset", "tar_bytes"}
+_FOLLOWS = {*STORED_COLUMNS, "tar_offset", "tar_bytes"}
 _COMPARED = [name for name in SAMPLE.names if name not in _FOLLOWS]
 _AT_ONCE = 8  # side-cars in memory: a fetch unit lies in a few shards of each generation
 
@@ -294,7 +300,7 @@ def _write(grown: Grown, parent: Parent, lineage: dict[str, Any]) -> None:
     for number, slices in enumerate(shard_files.filled(units, grown.config.shards.samples_per_shard)):
         name = generations.named(generation, number)
         parts = ((unit, fresh[unit][begin:end]) for unit, begin, end in slices)
-        shards[name] = write.write_rows(grown, name, parts)  # makes its images in threads
+        shards[name] = write.write_rows(grown, name, parts)
     listed = {path: file for name, facts in shards.items() for path, file in files_of(name, facts)}
     if storage.exists(path := grown.path(REMOVED_FILE)):
         listed[REMOVED_FILE] = listing.digest(path)

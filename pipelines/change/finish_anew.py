@@ -16,7 +16,7 @@ from altalign.errors import AltalignError, UsageError
 from altalign.pipelines import curate
 from altalign.pipelines.engine.jobs import started
 from altalign.pipelines.engine.options import check_places, options
-from altalign.pipelines.images.measuring import Outcome
+from altalign.pipelines.images.judging import Outcome
 from altalign.pipelines.opening import reopen
 from altalign.pipelines.opening.find import find_run
 from altalign.pipelines.opening.reopen import grounds_of, resolved

@@ -34,7 +34,7 @@ from altalign.pipelines.derive.copy_shards import Part, Places
 from altalign.pipelines.derive.parents import Parent, of_unit, plan_of
 from altalign.pipelines.engine.jobs import started
 from altalign.pipelines.engine.options import options
-from altalign.pipelines.figures import image_figures, text_figures
+from altalign.pipelines.figures import image_figures, personal_figures, text_figures
 from altalign.pipelines.opening import reopen, summary
 from altalign.pipelines.opening.reopen import Grounds, recording
 from altalign.pipelines.run import marks, outputs, shard_files
@@ -292,6 +292,7 @@ def _conclude(making: Making, run: Run, shards: Mapping[str, ShardFacts], copied
     removed = [path for parent in parents if storage.exists(path := parent.path(REMOVED_FILE))]
     with storage.noted() as block:
         more = {"near_duplicates": near_duplicates} if near_duplicates else {}
+        more |= personal_figures.measured(run, list(shards))
         facts = outputs.write_totals(run, shards, counts, failed, images=images, more=more)
         outputs.write_audit(run, FUNNEL, [row for row in funnel if row["step"] not in ("shards", Stage.SELECT.value)])
         _write_galleries(run, parents)

@@ -28,6 +28,7 @@ from altalign.data.schema import SAMPLE
 from altalign.data.scores import Score
 from altalign.errors import AltalignError, UsageError
 from altalign.filters import where
+from altalign.filters.reservations import NOTATIONS, Said, opposed, product_token
 from altalign.filters.where import Condition
 from altalign.pipelines import curate
 from altalign.pipelines.derive import balance
@@ -51,6 +52,7 @@ from altalign.storage import arrays, parquet
 Ordered = npt.NDArray[np.unsignedinteger[Any]]
 Files = tuple[tuple[str, str], ...]  # paths, and SHA-256 of what is in them: a process keeps the keys of a list
 UID = "uid"  # of DataComp's pools, where it is kept as a column
+PREFERENCES = "preferences"  # the column of what rights holders say
 NEAR = 0.975  # cosine of images that shares never part
 BUCKETS = 1 << 16  # of a histogram
 _BOUNDS = "select/bounds.json"  # in work/: what `_find_bounds` has found
@@ -73,6 +75,7 @@ class Selection:
     balance: Balance | None  # lots among samples of frequent concepts, of those that the condition keeps
     parent: Parent
     scores: Mapping[str, Score] | None = None  # that are read, by column
+    respect: str = ""  # a purpose: what its rights holder opposes goes; empty: none
     labels: tuple[str, ...] = ()  # columns that dropped rows have beside those that are named
 
     @property
@@ -84,7 +87,7 @@ class Selection:
     def columns(self) -> list[str]:
         """The columns that it names, in order."""
         of_where = [name for condition in self.conditions for name in condition.columns()]
-        return list(dict.fromkeys([*of_where, *(top.column for top in self.tops)]))
+        return list(dict.fromkeys([*of_where, *(top.column for top in self.tops), *[PREFERENCES] * bool(self.respect)]))
 
     def read(self, unit: ShardOfParent, names: Iterable[str]) -> pa.Table:
         """These columns of a unit."""
@@ -96,7 +99,7 @@ class Selection:
         """The rows of a unit that the conditions keep, with these columns and those that it names."""
         rows = self.read(unit, [*names, *self.columns])
         stays = np.ones(len(rows), bool)
-        for verdict in _of_conditions(self, rows):
+        for verdict in (*_of_conditions(self, rows), *_of_rights(self, rows)):
             stays &= verdict.is_null().to_numpy(zero_copy_only=False)
         return rows.filter(pa.array(stays))
 
@@ -153,6 +156,7 @@ def select(selection: Selection, run: Run, flags: list[str]) -> int:
     selection = replace(selection, scores=scores, labels=labels)
     tops = {top.column: str(float(top.share)) for top in selection.tops}
     settings: dict[str, Any] = {"where": selection.where, "top": tops, "nulls": selection.nulls}
+    settings |= {"respect": selection.respect} if selection.respect else {}
     if of_balance:
         settings["balance"] = of_balance.to_json()
     steps, units = list[curate.Step](), partial(plan_of, (parent,))
@@ -180,14 +184,15 @@ def _choose(selection: Selection, run: Run, unit: ShardOfParent) -> ChosenFacts:
     of_sample = SAMPLE.names if keeps else ["key", "source", *(["caption"] if of_balance else [])]
     named = list(dict.fromkeys([*selection.columns, *selection.labels]))
     rows = selection.read(unit, [*of_sample, *named])
-    values = rows.select(named)
+    values = rows.select([name for name in named if name != PREFERENCES])  # dropped rows have that as it is
 
     def scores(mask: Mask) -> "pa.Array[Any]":
         of_rows = values.filter(pa.array(mask)).to_pylist()
         return pa.array([json.dumps(each, ensure_ascii=False) for each in of_rows], pa.string())
 
     bounds = storage.read_json(run.work(_BOUNDS))
-    verdicts = [*_of_conditions(selection, rows), *_of_tops(selection, bounds["tops"], rows)]
+    verdicts = [*_of_conditions(selection, rows), *_of_rights(selection, rows)]
+    verdicts += _of_tops(selection, bounds["tops"], rows)
     if of_balance:
         verdicts.append(balance.verdict(of_balance, run, bounds["balance"], rows))
     facts = chosen(run, unit["name"], rows, verdicts, scores)
@@ -212,6 +217,22 @@ def _of_conditions(selection: Selection, rows: pa.Table) -> list[Verdict]:
             names = condition.columns(but_of_nulls=True)
             missing = f"score_missing:{_in_reason(names[0])}" if len(names) == 1 else missing
             verdicts.append(drop_where(holds.is_null(), missing))
+    return verdicts
+
+
+def _of_rights(selection: Selection, rows: pa.Table) -> list[Verdict]:
+    """The verdicts of what rights holders say against the purpose, one a notation; and of rows where nobody looked."""
+    if not selection.respect:
+        return []
+    token = product_token(selection.parent.config.fetch.user_agent_sent)
+    said: Any = rows[PREFERENCES].combine_chunks()
+    against = [opposed((Said(**one) for one in each or ()), selection.respect, token) for each in said.to_pylist()]
+    verdicts = [
+        drop_where(pa.array([notation in each for each in against], pa.bool_()), f"opt_out:{notation}")
+        for notation in NOTATIONS
+    ]
+    if said.null_count and selection.nulls != "keep":
+        verdicts.append(drop_where(said.is_null(), f"score_missing:{PREFERENCES}"))
     return verdicts
 
 

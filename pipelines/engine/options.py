@@ -103,8 +103,8 @@ def check_places(config: CurateConfig) -> None:
                 f'{setting}: {path}: on this machine\'s disk, which workers of engine.runner = "dataflow" do not see; '
                 "give gs://BUCKET/PATH"
             )
-    calibration = [config.decontaminate.calibration] if config.decontaminate.calibration else []
-    for path in (*files_named(config), *config.fetch.blocked_domains, *calibration):
+    single = filter(None, (config.decontaminate.calibration, config.fetch.signing_key))
+    for path in (*files_named(config), *config.fetch.blocked_domains, *single):
         if not (path.startswith(_STORES) or Path(path).is_absolute()):
             raise UsageError(
                 f'{path}: workers of engine.runner = "dataflow" are not in this folder; give gs://BUCKET/PATH, or an '

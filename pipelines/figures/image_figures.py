@@ -14,21 +14,21 @@ from altalign.data import generations
 from altalign.data.audit_tables import ASPECT_AT_MOST, DROPPED_IMAGES, FUNNEL, HOSTS, SAMPLES, SHORT_SIDE_AT_MOST
 from altalign.data.reasons import CURATED, KEPT, Stage
 from altalign.data.schema import DROPPED
-from altalign.filters import image, thumbnails
 from altalign.filters.one_url import host_of
 from altalign.machine import interrupts
 from altalign.pipelines.figures.text_figures import PER_REASON, UNKNOWN, Values, is_new, shortened, smallest_pairs
-from altalign.pipelines.images.measuring import enough_memory
+from altalign.pipelines.images.judging import picture
 from altalign.pipelines.run import outputs
+from altalign.pipelines.run.image_bytes import places_as_found, read_one
 from altalign.pipelines.run.image_tables import (
     DECONTAMINATED,
     FETCHED,
-    FETCHED_ROWS,
-    FetchFacts,
+    PICTURE,
+    PICTURES,
     FunnelRow,
     ImagesRow,
     first_of_each_image,
-    image_range,
+    stored_images,
 )
 from altalign.pipelines.run.shard_tables import WRITTEN
 from altalign.pipelines.run.text_tables import EXTRACTED, GROUPED, JUDGE_SAMPLE, JUDGED
@@ -226,16 +226,14 @@ def _after_judge(run: Run) -> Iterator[Part]:
             most = {reason: PER_REASON - taken[reason] for reason in reasons if taken[reason] < PER_REASON}
             if not most:
                 continue
-            places: dict[str, tuple[int, int]] | None = None  # offset and bytes in the blob, of images that came
-            if stage is not Stage.FETCH and isinstance(facts, FetchFacts):
-                places = {image_id: (offset, size) for image_id, offset, size in facts.pictures}
-            elif stage is not Stage.FETCH:
-                blob = FETCHED_ROWS.read(run, name).select(["image_id", "blob_offset", "blob_bytes"])
-                places = {row["image_id"]: (row["blob_offset"], row["blob_bytes"]) for row in blob.to_pylist()}
-            rows = first_rows(parquet.read_table(outputs.dropped(run, stage, name)), most, among=places)
+            made = {each["image_id"]: each["picture"] for each in PICTURES.read(run, name).to_pylist()}
+            among = made if stage is Stage.IMAGE else None
+            rows = first_rows(parquet.read_table(outputs.dropped(run, stage, name)), most, among=among)
             taken.update(parquet.values(rows, "reason"))
-            ids = parquet.values(rows, "image_id")
-            yield rows, _pictures(run, [image_range(run, name, *places[each]) for each in ids]) if places else None
+            pictures = [made[image_id] for image_id in parquet.values(rows, "image_id")] if among else None
+            if stage is Stage.DECONTAMINATE:
+                pictures = _pictures(run, places_as_found(run, name, stored_images(run, name, rows)))
+            yield rows, pictures
 
 
 def kept(run: Run, shards: Iterable[str] | None = None) -> Iterator[Part]:
@@ -291,24 +289,11 @@ def pictures_of(run: Run, stem: str, keys: Sequence[str]) -> list[bytes | None]:
 
 
 def _pictures(run: Run, places: Sequence[Range]) -> list[bytes | None]:
-    images = storage.each(lambda at: storage.read_range(at.path, at.offset, at.length or 0), places, place=run.folder)
+    images = storage.each(read_one, places, place=run.folder)
     return [picture(data, pixels_at_most=run.config.image.pixels_at_most) for data in images]
 
 
-def picture(data: bytes, *, pixels_at_most: int) -> bytes | None:
-    """As `thumbnails.picture`, once there is enough memory to decode the image."""
-    side = thumbnails.WEBP_SIDE_PX
-    with enough_memory("a thumbnail", data, colour=True, pixels_at_most=pixels_at_most, short_side_px=side):
-        return thumbnails.picture(data, pixels_at_most=pixels_at_most)
-
-
-def places_of(dropped: pa.Table, *, units: int) -> list[tuple[str, int, int]]:
-    """image_id, offset and bytes of some dropped images, for the mark of a fetch unit.
-
-    All units together name enough images for each reason. An image that a block list names has 0 bytes: nobody is to
-    see it, whatever else it was dropped for.
-    """
-    per_unit = -(-PER_REASON // max(1, units))
-    rows = first_rows(dropped, dict.fromkeys(parquet.values(dropped, "reason"), per_unit)).to_pylist()
-    blocked = image.image_blocked.name
-    return [(row["image_id"], row["blob_offset"], 0 if blocked in row["failed"] else row["blob_bytes"]) for row in rows]
+def pictured(dropped: pa.Table, *, per_reason: int) -> pa.Table:
+    """The images (`PICTURE`) that galleries show of those that a fetch unit drops: the first of each reason."""
+    rows = first_rows(dropped, dict.fromkeys(parquet.values(dropped, "reason"), per_reason))
+    return rows.select(PICTURE.names)

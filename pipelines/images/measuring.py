@@ -14,7 +14,6 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from altalign import storage
-from altalign.data.reasons import DropReason
 from altalign.errors import AltalignError, UsageError, bring
 from altalign.filters import model_inputs, pixels
 from altalign.filters.blocked import BlockList
@@ -73,41 +72,27 @@ class Measured(NamedTuple):
     is_blocked: bool | None = None
     nsfw_score: float | None = None
     found_sha256: str | None = None
-    features: bytes | None = None  # what the embedder makes of it, int16; None also where it is flat
 
 
-class Outcome(NamedTuple):
-    """How fetching an image ended: why it failed (None: it did not), or the place and kind of its bytes in the blob."""
-
-    reason: DropReason | None
-    http_code: int | None = None
-    offset: int = 0
-    bytes: int = 0
-    measured: Measured = Measured()
-
-
-def measure(data: bytes, *, url: str | None, config: ImageSettings, hooks: Hooks) -> Measured:
+def measure(data: bytes, *, url: str | None, config: ImageSettings, hooks: Hooks) -> tuple[Measured, pixels.Decoded]:
     """Decode an image once and measure all that the image rules ask for. `url` names it in errors."""
-    how = {"colour": hooks.colour, "pixels_at_most": config.pixels_at_most, "short_side_px": hooks.short_side_px}
-    with enough_memory(url, data, **how):
-        decoded = pixels.decode(data, **how)
-        digest = hashlib.sha256(data).hexdigest() if data else None
-        features = hooks.embedder.features(decoded.pixels) if decoded.pixels is not None else None
-        return Measured(
-            format=decoded.format,
-            # a header may lie up to 2^32, which no column holds; every rule says of both the same
-            width=None if decoded.width is None else min(decoded.width, _SIDE_AT_MOST),
-            height=None if decoded.height is None else min(decoded.height, _SIDE_AT_MOST),
-            damage=decoded.damage if decoded.format else None,
-            is_blocked=hooks.blocked.blocks(data=data, found_sha256=digest or "", pixels=decoded.pixels),
-            nsfw_score=hooks.nsfw.score(decoded.pixels) if hooks.nsfw and decoded.pixels is not None else None,
-            found_sha256=digest,
-            features=None if features is None else features.tobytes(),
-        )
+    decoded_once = decoded(data, name=url, config=config, hooks=hooks)
+    digest, of_pixels = hashlib.sha256(data).hexdigest() if data else None, decoded_once.pixels
+    measured = Measured(
+        format=decoded_once.format,
+        # a header may lie up to 2^32, which no column holds; every rule says of both the same
+        width=None if decoded_once.width is None else min(decoded_once.width, _SIDE_AT_MOST),
+        height=None if decoded_once.height is None else min(decoded_once.height, _SIDE_AT_MOST),
+        damage=decoded_once.damage if decoded_once.format else None,
+        is_blocked=hooks.blocked.blocks(data=data, found_sha256=digest or "", pixels=of_pixels),
+        nsfw_score=hooks.nsfw.score(of_pixels) if hooks.nsfw and of_pixels is not None else None,
+        found_sha256=digest,
+    )
+    return measured, decoded_once
 
 
-def decoded(data: bytes, *, name: str, config: ImageSettings, hooks: Hooks) -> pixels.Decoded:
-    """An image that is none of the pool, decoded as those of the pool are. `name` is its name in errors."""
+def decoded(data: bytes, *, name: str | None, config: ImageSettings, hooks: Hooks) -> pixels.Decoded:
+    """An image as all that look at it need it. `name` is its name in errors."""
     most = config.pixels_at_most
     with enough_memory(name, data, colour=hooks.colour, pixels_at_most=most, short_side_px=hooks.short_side_px):
         return pixels.decode(data, pixels_at_most=most, colour=hooks.colour, short_side_px=hooks.short_side_px)
@@ -138,7 +123,7 @@ def enough_memory(
 
 def columns(measured: Sequence[Measured]) -> dict[str, Any]:
     """What was measured, an Arrow array each."""
-    kinds = (pa.string(), pa.int32(), pa.int32(), pa.string(), pa.bool_(), pa.float32(), pa.string(), pa.binary())
+    kinds = (pa.string(), pa.int32(), pa.int32(), pa.string(), pa.bool_(), pa.float32(), pa.string())
     values = zip(*measured, strict=True) if measured else ([] for _ in kinds)
     return {
         name: pa.array(list(column), kind) for name, kind, column in zip(Measured._fields, kinds, values, strict=True)

@@ -35,7 +35,8 @@ from altalign.pipelines.images import calibration_files, measuring
 from altalign.pipelines.images.calibration_files import Calibration
 from altalign.pipelines.near import comparing, gallery, index
 from altalign.pipelines.near.comparing import Search
-from altalign.pipelines.run.image_tables import FEATURES, FETCHED, image_range, kept_images
+from altalign.pipelines.run.image_bytes import places_as_found, read_one
+from altalign.pipelines.run.image_tables import FEATURES, FETCHED, STORED_IMAGES, kept_images
 from altalign.pipelines.run.units import Run
 from altalign.settings.curate import CurateConfig
 from altalign.terminal import many, shown, stderr
@@ -52,7 +53,7 @@ PAGE = "report.html"
 
 Facts = dict[str, Any]  # what `calibration.json` says
 Looked = dict[str, Any]  # a pair: cosine, key of the pool's image, test_set, test_image; of_pool and of_test as WebP
-Image = dict[str, Any]  # key, unit, blob_offset, blob_bytes and found_sha256 of an image of the pool
+Image = dict[str, Any]  # of the pool: key, place of its bytes, found_sha256, and sha256 of what a shard will hold
 
 
 class Tests(NamedTuple):
@@ -222,8 +223,11 @@ def _pool(run: Run) -> tuple[list[Image], np.ndarray]:
         interrupts.check()
         features = FEATURES.array(run, name)
         numbers = np.flatnonzero(features.any(axis=1))[: POOL - len(images)]
-        kept = kept_images(run, name).select(["key", "blob_offset", "blob_bytes", "found_sha256"]).take(numbers)
-        images += [{"unit": name, **row} for row in kept.to_pylist()]
+        kept = kept_images(run, name).select(["key", "found_sha256"]).take(numbers)
+        stored = STORED_IMAGES.read(run, name).take(numbers)
+        kept = kept.append_column("sha256", stored["sha256"])
+        places = places_as_found(run, name, stored)
+        images += [{**row, "place": place} for row, place in zip(kept.to_pylist(), places, strict=True)]
         rows.append(features[numbers])
         if len(images) == POOL:
             break
@@ -252,17 +256,16 @@ def _tests(run: Run) -> Tests:
     )
 
 
-def _bytes(run: Run, image: Image) -> bytes:
-    path, offset, *_ = image_range(run, image["unit"], image["blob_offset"], image["blob_bytes"])
-    data = storage.read_range(path, offset, image["blob_bytes"])
-    if hashlib.sha256(data).hexdigest() != image["found_sha256"]:
-        raise UnreadableError(f"{path}: the image at byte {offset:,} is not the one that was fetched")
+def _bytes(image: Image) -> bytes:
+    place, data = image["place"], read_one(image["place"])
+    if hashlib.sha256(data).hexdigest() not in (image["found_sha256"], image["sha256"]):
+        raise UnreadableError(f"{place.path}: the image at byte {place.offset:,} is not the one that was fetched")
     return data
 
 
 def _features_of_copies(run: Run, image: Image) -> np.ndarray:
     """Features of the copies of an image, int16[transforms, d]; zeros for one that is flat."""
-    embedder, data, most = measuring.hooks_of(run.config).embedder, _bytes(run, image), run.config.image.pixels_at_most
+    embedder, data, most = measuring.hooks_of(run.config).embedder, _bytes(image), run.config.image.pixels_at_most
     short_side_px = max(COPIES_OF_PX, embedder.short_side_px)
     with measuring.enough_memory(image["key"], data, colour=True, pixels_at_most=most, short_side_px=short_side_px):
         original = pixels.decode(data, pixels_at_most=most, colour=True, short_side_px=short_side_px).pixels
@@ -288,7 +291,7 @@ def _looked_at(
     result = list[Looked]()
     for cosine, row, number in reversed(list(zip(pairs.cosines.tolist(), pairs.rows.tolist(), numbers, strict=True))):
         interrupts.check()
-        of_pool = gallery.thumbnail(_bytes(run, pool[row]))
+        of_pool = gallery.thumbnail(_bytes(pool[row]))
         test_set, test_image = tests.names[number]
         of_pair = {"cosine": cosine, "key": pool[row]["key"], "of_pool": of_pool, "of_test": of_tests[number]}
         result.append({**of_pair, "test_set": test_set, "test_image": test_image})

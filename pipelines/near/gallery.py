@@ -8,18 +8,18 @@ import heapq
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
 from altalign.data.audit_tables import GALLERY, SIMILARITY
 from altalign.filters import thumbnails
 from altalign.machine import interrupts
-from altalign.pipelines.figures import image_figures
+from altalign.pipelines.images.judging import picture
 from altalign.pipelines.near import index
 from altalign.pipelines.read import test_sets
+from altalign.pipelines.run import image_bytes, outputs
 from altalign.pipelines.run import image_tables as tables
-from altalign.pipelines.run import outputs
 from altalign.pipelines.run.units import Run
 from altalign.settings.curate import CurateConfig
 
@@ -56,20 +56,20 @@ def write(run: Run, dropped: Iterable[Pair]) -> None:
     chosen += [("dropped", pair) for pair in islice(dropped, PER_KIND)]
     names, sizes = tables.TEST_NAMES.read(run), [facts.images for _, facts in run.all_facts(tables.TESTS)]
     of_tests = test_thumbnails(run.config, sizes, {pair.test for _, pair in chosen})
-    kept, rows = dict[str, list[dict[str, Any]]](), list[dict[str, object]]()
+    rows = list[dict[str, object]]()
     for kind, pair in chosen:
-        if pair.unit not in kept:
-            kept = {pair.unit: tables.kept_images(run, pair.unit).to_pylist()}
-        image = kept[pair.unit][pair.image]
+        image = tables.kept_images(run, pair.unit).slice(pair.image, 1)
+        (place,) = image_bytes.places_as_found(run, pair.unit, tables.stored_images(run, pair.unit, image))
+        (of_image,) = image.to_pylist()
         row = {
             "kind": kind,
             "similarity": pair.cosine,
             "shares_bucket": pair.shares_bucket,
-            "image_id": image["image_id"],
-            "image_url": image["image_url"],
+            "image_id": of_image["image_id"],
+            "image_url": of_image["image_url"],
             "test_set": names["test_set"][pair.test].as_py(),
             "test_image": names["test_image"][pair.test].as_py(),
-            "image": thumbnail(tables.image_bytes(run, pair.unit, image["blob_offset"], image["blob_bytes"])),
+            "image": thumbnail(image_bytes.read_one(place)),
             "test": of_tests[pair.test],
         }
         rows.append(row)
@@ -97,4 +97,4 @@ def test_thumbnails(config: CurateConfig, sizes: Sequence[int], numbers: set[int
 
 def thumbnail(data: bytes) -> bytes:
     """An image as WebP, upright and on white, its long side at most 192 px; a black pixel where it cannot be shown."""
-    return image_figures.picture(data, pixels_at_most=2**62) or thumbnails.webp(np.zeros((1, 1, 3), np.uint8))
+    return picture(data, pixels_at_most=2**62) or thumbnails.webp(np.zeros((1, 1, 3), np.uint8))

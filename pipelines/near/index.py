@@ -8,7 +8,8 @@ import hashlib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from itertools import islice
+from itertools import groupby, islice
+from operator import itemgetter
 from typing import Any
 
 import numpy as np
@@ -28,11 +29,12 @@ from altalign.pipelines.images import calibration_files, measuring
 from altalign.pipelines.images.calibration_files import Calibration
 from altalign.pipelines.read import test_sets
 from altalign.pipelines.read.stretches import batch
+from altalign.pipelines.run import image_bytes, outputs, pool
 from altalign.pipelines.run import image_tables as tables
-from altalign.pipelines.run import outputs
 from altalign.pipelines.run.units import WORK_VERSION, Run, Unit, content, digest
 from altalign.settings.curate import CurateConfig
 from altalign.storage import arrays
+from altalign.storage.ranges import Range
 
 # images that a map is learned from: the design was measured with so many
 TRAINING_IMAGES = 340
@@ -173,15 +175,18 @@ def centroids_of(run: Run, mapped: embed.Map | None) -> Vectors:
 
 def learned_map(run: Run, training: Sequence[tuple[str, int]]) -> embed.Map:
     """The map that images of the run teach, given by their units and numbers there."""
-    names = dict.fromkeys(name for name, _ in training)
-    rows = {name: tables.kept_images(run, name).select(["blob_offset", "blob_bytes"]) for name in names}
+    places, files = list[Range](), set[int]()
+    for name, of_unit in groupby(training, key=itemgetter(0)):
+        images = tables.STORED_IMAGES.read(run, name).take([number for _, number in of_unit])
+        places += image_bytes.places_as_found(run, name, images)
+        files |= {*image_bytes.whole_files(run, images)}
 
-    def of_image(place: tuple[str, int]) -> Vectors:
+    def of_image(place: Range) -> Vectors:
         interrupts.check()
-        offset, size = (rows[place[0]][column][place[1]].as_py() for column in ("blob_offset", "blob_bytes"))
-        return views(tables.image_bytes(run, place[0], offset, size))
+        return views(image_bytes.read_one(place))
 
-    return map_of(in_shared_threads(of_image, training, run.config.engine.threads))
+    with pool.reading(run, sorted(files)):
+        return map_of(in_shared_threads(of_image, places, run.config.engine.threads))
 
 
 def map_of(of_images: Sequence[Vectors]) -> embed.Map:

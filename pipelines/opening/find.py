@@ -14,6 +14,7 @@ from altalign.pipelines.read import folder, test_sets
 from altalign.pipelines.read.tables import table
 from altalign.pipelines.run.domains import Domains
 from altalign.pipelines.run.units import Grown, InputFile, Run
+from altalign.pipelines.web import signing
 from altalign.rules import own
 from altalign.settings.curate import OWN_TABLES, CurateConfig, InputSettings
 from altalign.terminal import shown
@@ -60,6 +61,8 @@ def find_run(config: CurateConfig, *, config_path: str) -> Run:
         _check_apart(calibration, run_folder, f"[decontaminate] calibration = {calibration!r}")
     if config.fetch.source == "web":
         Domains.load(config.fetch.blocked_domains)
+        if config.fetch.signing_key:
+            signing.read_key(config.fetch.signing_key)
     run = Run(run_folder, config, tuple(files), own.modules(config, config_path))
     own.check(config, run.modules)
     return run

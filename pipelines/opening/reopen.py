@@ -15,6 +15,7 @@ from altalign.data import lineage
 from altalign.data.schema import RULES_VERSION, SCHEMA_VERSION
 from altalign.data.stages import OF_FETCHED, OUTPUTS, REMOVED_FILE, STAGES, RunRecord, StageRecord, damaged
 from altalign.errors import AltalignError, UsageError
+from altalign.filters.reservations import product_token
 from altalign.pipelines.images import calibration_files
 from altalign.pipelines.opening.find import named_tables
 from altalign.pipelines.read import test_sets
@@ -47,6 +48,8 @@ def grounds_of(config: CurateConfig, files: Sequence[InputFile], modules: Sequen
     for name, value in flatten(config.model_dump(mode="json")):
         if (stage := stage_of(CurateConfig, name)) is not None:
             reads[stage if stage in STAGES else "write"][name] = value
+    if any(each.kind in ("warc", "wat") for each in config.input):  # whose pages may address this robot by its name
+        reads["extract"]["robot of fetch.user_agent"] = product_token(config.fetch.user_agent_sent)
     reads["extract"]["files"] = [file.path for file in files]
     of_fetch = [*units.files_named(config), *config.fetch.blocked_domains, *config.fetch.blocked_urls]
     of_calibration = calibration_files.files_of(config.decontaminate.calibration)

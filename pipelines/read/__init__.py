@@ -10,12 +10,23 @@ from altalign import storage
 from altalign.errors import UnreadableError, UsageError
 from altalign.pipelines.read import folder, webdataset
 from altalign.pipelines.read.pages import warc
-from altalign.pipelines.read.pages.warc import image_bytes, look_for_images
+from altalign.pipelines.read.pages.warc import NOTICES, Captured, captured, look_for_images
 from altalign.pipelines.read.stretches import Stretch
 from altalign.pipelines.read.tables import lines, table
 from altalign.settings.curate import InputSettings
 
-__all__ = ["Stretch", "check", "image_bytes", "is_direct", "listed", "look_for_images", "may_be_empty", "read"]
+__all__ = [
+    "NOTICES",
+    "Captured",
+    "Stretch",
+    "captured",
+    "check",
+    "is_direct",
+    "listed",
+    "look_for_images",
+    "may_be_empty",
+    "read",
+]
 
 
 def listed(places: Sequence[str], settings: InputSettings) -> list[str]:
@@ -72,13 +83,16 @@ def is_direct(path: str, settings: InputSettings) -> bool:
     return settings.kind == "table" and table.is_direct(path, settings)
 
 
-def read(path: str, settings: InputSettings, named: str = "") -> Iterator[Stretch]:
-    """Yields all that a file holds, in order; rows name it as they are told to, or as it is named in its folder."""
+def read(path: str, settings: InputSettings, named: str = "", token: str = "") -> Iterator[Stretch]:
+    """Yields all that a file holds, in order; rows name it as they are told to, or as it is named in its folder.
+
+    `token` is the name by which pages address this robot, in lower case.
+    """
     named = named or table.shown_name(storage.name(path))
     if settings.kind == "warc":
-        return warc.read(path)
+        return warc.read(path, token)
     if settings.kind == "wat":
-        return warc.read_metadata(path)
+        return warc.read_metadata(path, token)
     if settings.kind == "table":
         return table.read(path, settings, named)
     if settings.kind == "webdataset":

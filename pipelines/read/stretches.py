@@ -27,6 +27,7 @@ class Stretch:
     broken: pa.RecordBatch  # schema.BROKEN
     places: pa.RecordBatch  # schema.IMAGE_PLACE
     payloads: pa.RecordBatch | None = None  # schema.PAYLOAD
+    notices: Sequence[int] = ()  # the numbers of the places that have a robots.txt or tdmrep.json, rising
 
 
 class Gatherer:
@@ -44,6 +45,7 @@ class Gatherer:
         self._broken: list[tuple[str, int, str]] = []
         self._places: list[tuple[str, int | None, int | None, bytes | None]] = []
         self._payloads: list[tuple[int | None, str | None, str]] = []
+        self._notices: list[int] = []
         self._bytes = self._things = 0
 
     @property
@@ -72,6 +74,10 @@ class Gatherer:
         """Add what the payload of the last place is called."""
         self._payloads += [(len(self._places) - 1, None, name) for name in names]
 
+    def notice(self) -> None:
+        """Say that the last place is no image, but what its origin says of all that it has."""
+        self._notices.append(len(self._places) - 1)
+
     def revisit(self, identity: str, names: Sequence[str]) -> None:
         """Add an image whose payload is in another record, which is called so."""
         self._payloads += [(None, identity, name) for name in names]
@@ -80,7 +86,7 @@ class Gatherer:
     def take(self) -> Stretch:
         """Everything gathered since the last take."""
         parts = batch(self._broken, BROKEN), batch(self._places, IMAGE_PLACE), batch(self._payloads, PAYLOAD)
-        stretch = Stretch(self._finish(self._rows), *parts)
+        stretch = Stretch(self._finish(self._rows), *parts, self._notices)
         self._start()
         return stretch
 

@@ -4,7 +4,7 @@ Where an image was captured several times, the first capture in input order coun
 records count where there is none.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from enum import IntEnum
 from typing import BinaryIO
 
@@ -52,11 +52,18 @@ class Collected:
     def __init__(self, file: int, *, plain: Kind = Kind.RECORD, ranged: Kind = Kind.RANGE):
         self._file, self._plain, self._ranged, self._copied, self._rows = file, plain, ranged, 0, 0
         self._parts, self._payloads, self._revisits = list[Places](), list[Places](), 0
+        self._notices = list[Places]()
 
     def __len__(self) -> int:
         return self._rows + self._revisits
 
-    def add(self, places: pa.RecordBatch, images: BinaryIO, payloads: pa.RecordBatch | None = None) -> None:
+    def add(
+        self,
+        places: pa.RecordBatch,
+        images: BinaryIO,
+        payloads: pa.RecordBatch | None = None,
+        notices: Sequence[int] = (),
+    ) -> None:
         """Add places (`schema.IMAGE_PLACE`); images that cannot be read at an offset are copied to `images`."""
         part = np.zeros(places.num_rows, PLACE)
         part["image_id"] = as_bytes(identity.image_ids(parquet.strings(places, "image_identity")))
@@ -71,6 +78,7 @@ class Collected:
             self._copied += data.size
         self._rows += len(part)
         self._parts.append(part)
+        self._notices.append(part[list(notices)])
         if payloads is not None and payloads.num_rows:
             self._payloads.append(_named(part, payloads))
             self._revisits += int(np.count_nonzero(self._payloads[-1]["kind"] == REVISIT))
@@ -78,6 +86,10 @@ class Collected:
     def payloads(self) -> Places:
         """Places by the ids of their payloads' names, and revisits, in input order."""
         return np.concatenate([np.zeros(0, PLACE), *self._payloads])
+
+    def notices(self) -> Places:
+        """The places of what origins say, in input order."""
+        return np.concatenate([np.zeros(0, PLACE), *self._notices])
 
     def sorted(self) -> Places:
         """All places, sorted by image_id, then by input order."""

@@ -15,7 +15,6 @@ from altalign.data.schema import SAMPLE
 from altalign.pipelines.run.text_tables import GROUPED_SURVIVORS, PLACED_SURVIVOR
 from altalign.pipelines.run.units import Marks, Run, Table, Unit
 from altalign.storage import parquet
-from altalign.storage.ranges import Range
 
 # entries of marks, which JSON has as lists
 FunnelRow = tuple[str, str | None, int | None, int | None]  # step, source (None: all), images, bytes (None: not known)
@@ -52,7 +51,6 @@ class FetchFacts(NamedTuple):
     kept: int
     counts: list[CountRow]
     failed: list[FailedRow]
-    pictures: list[tuple[str, int, int]]  # image_id, offset and bytes of some dropped images, for the galleries
     funnel: list[FunnelRow]
     dropped_images: list[ImagesRow] | None  # None in marks of older versions
     hosts: Mapping[str, tuple[int, int, int]]  # images of the sample by host, how many came, how many were kept
@@ -150,17 +148,32 @@ STEPS = (GATHERED, FETCHED, TESTS, LEARNED, INDEX, FOUND, CELLS, COMPARED, JOINE
 _INT16, _INT64, _BINARY = np.dtype(np.int16), np.dtype(np.int64), pa.binary()
 ROW_INDEX = np.dtype([("row", "<i8"), ("offset", "<i8"), ("length", "<i8")])
 
-# A candidate that passed the image rules, with the place of its image in the blob of its fetch unit.
+# A candidate that passed the image rules: its width, height and format are those of its image as found.
 _OF_SHARDS = ("bytes", "sha256", "tar_offset", "tar_bytes")
-_IN_BLOB = [pa.field(name, pa.int64()) for name in ("blob_offset", "blob_bytes")]
-FETCHED_ROW = pa.schema([*(field for field in SAMPLE if field.name not in _OF_SHARDS), *_IN_BLOB])
+FETCHED_ROW = pa.schema(
+    [*(field for field in SAMPLE if field.name not in _OF_SHARDS), pa.field("found_bytes", pa.int64())]
+)
+# An image of them: what a shard says of it, where the unit's blob has that, and where an input file has it as found.
+STORED_COLUMNS = ("width", "height", "format", "bytes", "sha256")
+_PLACE = [field for field in PLACED_SURVIVOR if field.name.startswith("place_")]
+STORED_IMAGE = pa.schema(
+    [
+        SAMPLE.field("image_id"),
+        *(SAMPLE.field(name) for name in STORED_COLUMNS),
+        pa.field("stored_at", pa.int64()),
+        *_PLACE,
+    ]
+)
+# A dropped image that galleries show; null where nobody is to see it, or can.
+PICTURE = pa.schema([("image_id", pa.string()), ("picture", pa.binary())])
 
 GATHERED_IMAGES = Table("work/fetch/gathered/*.images", "images of a table's surviving rows")
 GATHERED_INDEX = Table("work/fetch/gathered/*.index", "row, offset, length of each", ROW_INDEX, is_raw=True)
-IMAGES = Table("work/fetch/units/*.images", "a blob: the bytes of the images that a unit fetched")
+IMAGES = Table("work/fetch/units/*.images", "a blob: images as shards hold them, but those that input files have so")
 OUTCOMES = Table("work/fetch/units/*.journal", "what came of each image from the web")
-_OF_FETCHED = "rows that pass, with the place of their image in the blob"
-FETCHED_ROWS = Table("work/fetch/units/*.parquet", _OF_FETCHED, FETCHED_ROW)
+FETCHED_ROWS = Table("work/fetch/units/*.parquet", "rows that pass", FETCHED_ROW)
+STORED_IMAGES = Table("work/fetch/units/*.stored", "their images in order, and where these are", STORED_IMAGE)
+PICTURES = Table("work/fetch/units/*.pictures", "some dropped images, for the galleries", PICTURE)
 FEATURES = Table("work/fetch/units/*.features", "of the kept images in their order, int16[n, d]; zeros: flat", _INT16)
 MEASURED_IMAGES = Table("work/fetch/units/*.measures", "a unit's part of the histograms", IMAGE_MEASURES.schema)
 
@@ -216,14 +229,10 @@ def kept_rows(run: Run, name: str) -> pa.Table:
     return rows.take(KEPT_ROWS.array(run, name)) if storage.exists(KEPT_ROWS.path(run, name)) else rows
 
 
-def image_range(run: Run, name: str, offset: int, size: int) -> Range:
-    """Where the bytes of an image are, by its `blob_offset` in its unit's blob."""
-    return Range(IMAGES.path(run, name), offset, size)
-
-
-def image_bytes(run: Run, name: str, offset: int, size: int) -> bytes:
-    """The bytes of one image of a fetch unit."""
-    return storage.read_range(IMAGES.path(run, name), offset, size)
+def stored_images(run: Run, name: str, rows: pa.Table) -> pa.Table:
+    """The images (`STORED_IMAGE`) of rows of a fetch unit, each once, in their order."""
+    images = STORED_IMAGES.read(run, name)
+    return images.filter(pc.is_in(images["image_id"], value_set=rows["image_id"]))
 
 
 def first_of_each_image(rows: pa.Table) -> npt.NDArray[np.int64]:

@@ -8,7 +8,7 @@ import pyarrow as pa
 
 from altalign.data.audit_tables import TEXT_MEASURES
 from altalign.data.counts import CountRow, FailedRow
-from altalign.data.schema import CANDIDATE, DROPPED, STRINGS
+from altalign.data.schema import CANDIDATE, CARRIED, DROPPED
 from altalign.pipelines.run.image_places import PLACE
 from altalign.pipelines.run.units import Marks, Run, Table, Unit
 
@@ -93,6 +93,9 @@ PLACES = Table("work/extract/*.places", "where images are, sorted by image_id", 
 _OF_PAYLOADS = "the same by payload, and revisits; missing where none"
 PAYLOADS = Table("work/extract/*.payloads", _OF_PAYLOADS, PLACE, is_raw=True)
 REVISITS = Table("work/extract/revisits", "places of images that only revisit records have", PLACE, is_raw=True)
+_OF_NOTICES = "places of the robots.txt and tdmrep.json of an archive; missing where none"
+NOTICES = Table("work/extract/*.notices", _OF_NOTICES, PLACE, is_raw=True)
+ALL_NOTICES = Table("work/extract/notices.npy", "of all archives those of each origin that count, sorted", PLACE)
 POOL_SIZE = Table("work/extract/pool/size.json", "rows and bytes of the whole pool")
 
 # tables
@@ -127,7 +130,7 @@ def entries_of(run: Run, partition: str, kind: str) -> npt.NDArray[np.uint64]:
 # A candidate that passed every rule but `pair_repeated`; `file` and `row` say where in the input it stands.
 _IDS = [(name, pa.binary(16)) for name in ("key", "image_id")]
 _IN_POOL = [("file", pa.int32()), ("row", pa.int64()), ("words", pa.int32())]
-SURVIVOR = pa.schema([*_IDS, *((name, pa.string()) for name in STRINGS), *_IN_POOL])
+SURVIVOR = pa.schema([*_IDS, *((name, pa.string()) for name in CARRIED), *_IN_POOL])
 
 # A survivor after the grouping, with the place of its image: null where no archive has it.
 _PLACE = {"file": pa.int32(), "kind": pa.int32(), "offset": pa.int64(), "length": pa.int64()}

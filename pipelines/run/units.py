@@ -20,7 +20,7 @@ from altalign.rules.own import Module
 from altalign.settings.curate import CurateConfig
 from altalign.storage import arrays, parquet
 
-WORK_VERSION = 9  # of the layout of work/: a run that another version began is refused
+WORK_VERSION = 10  # of the layout of work/: a run that another version began is refused
 ROWS_PER_UNIT = 500_000
 IMAGES_PER_UNIT = 4_096
 

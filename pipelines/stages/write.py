@@ -3,38 +3,57 @@
 The manifest is written last.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+import hashlib
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
-from typing import Any, cast
+from itertools import groupby
+from operator import itemgetter
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import pyarrow as pa
 
 from altalign import storage
 from altalign.data import listing
 from altalign.data.reasons import CURATED
+from altalign.errors import UnreadableError
 from altalign.filters.image_headers import STRICT_PILLOW
 from altalign.pipelines.card import CardFacts
-from altalign.pipelines.figures import image_figures
-from altalign.pipelines.images import for_shards
+from altalign.pipelines.figures import image_figures, personal_figures
+from altalign.pipelines.images.judging import stored_anew
 from altalign.pipelines.near import index
 from altalign.pipelines.opening import summary
-from altalign.pipelines.run import image_tables, marks, outputs, shard_files, shard_tables, text_tables
-from altalign.pipelines.run.image_tables import DECONTAMINATED, image_range, kept_rows
+from altalign.pipelines.run import (
+    image_bytes,
+    image_tables,
+    marks,
+    outputs,
+    pool,
+    shard_files,
+    shard_tables,
+    text_tables,
+)
+from altalign.pipelines.run.image_tables import DECONTAMINATED, FETCHED, IMAGES, kept_rows
 from altalign.pipelines.run.units import Run
-from altalign.storage.ranges import Ranges
 
 READS = (
     image_tables.FETCHED_ROWS,
     image_tables.KEPT_ROWS,
+    image_tables.STORED_IMAGES,
     image_tables.IMAGES,
+    image_tables.GATHERED_IMAGES,
+    image_tables.GATHERED_INDEX,
+    image_tables.PICTURES,
+    text_tables.COPIED_IMAGES,
+    text_tables.FOLDER_FILES,
     text_tables.JUDGE_SAMPLE,
     *(outputs.DROPPED_ROWS[stage] for stage in CURATED),
     *text_tables.TABLE_FACTS.values(),
     image_tables.FOUND_FACTS,
 )
 
-SECONDS_PER_SAMPLE = 1e-3  # docs/concepts/speed.md
+SECONDS_PER_SAMPLE = 0.1e-3  # docs/concepts/speed.md
 
 
 def plan(run: Run) -> list[shard_tables.ShardUnit]:
@@ -59,21 +78,48 @@ def write(run: Run, unit: shard_tables.ShardUnit) -> shard_tables.ShardFacts:
 def write_rows(run: Run, name: str, parts: Iterable[tuple[str, npt.NDArray[np.int64]]]) -> shard_tables.ShardFacts:
     """Write a shard of these rows of fetch units, by their rising numbers among those that decontamination keeps."""
 
-    def fetched() -> Iterator[for_shards.FetchedSample]:
+    def samples() -> Generator[tuple[dict[str, Any], bytes]]:
         for unit, numbers in parts:
-            rows = kept_rows(run, unit).take(numbers).to_pylist()
-            places = [image_range(run, unit, row.pop("blob_offset"), row.pop("blob_bytes")) for row in rows]
-            before = None
-            with Ranges(places) as ranges:
-                for row, place in zip(cast(list[for_shards.Row], rows), ranges, strict=True):
-                    # an image is read once for all its captions
-                    yield for_shards.FetchedSample(row, place, None if place == before else ranges.read(place))
-                    before = place
+            rows = kept_rows(run, unit).take(numbers)
+            images = image_tables.stored_images(run, unit, rows)
+            of_rows = groupby(rows.to_pylist(), itemgetter("image_id"))  # an image is read once for all its captions
+            with pool.reading(run, image_bytes.whole_files(run, images)):
+                for (stored, data), (_, of_image) in zip(_stored(run, unit, images), of_rows, strict=True):
+                    yield from (({**row, **stored}, data) for row in of_image)
 
-    images = for_shards.images(fetched(), run.config.shards, threads=run.config.engine.threads)
-    with STRICT_PILLOW, closing(images):
-        samples = (({**row, **image.measured}, image.bytes) for row, image in images)
-        return shard_files.write_shard(run.path("shards"), name, samples)
+    with STRICT_PILLOW, closing(samples()) as every:
+        return shard_files.write_shard(run.path("shards"), name, every)
+
+
+def _stored(run: Run, unit: str, images: pa.Table) -> Iterator[tuple[dict[str, Any], bytes]]:
+    """Yields what a shard says of each image of a fetch unit, and its bytes.
+
+    Where the unit's blob was let go, an image that was in it is made once more of what its input file has.
+    """
+    has_blob = storage.exists(image_tables.IMAGES.path(run, unit))
+    places = (image_bytes.places_as_stored if has_blob else image_bytes.places_as_found)(run, unit, images)
+    of_images = images.select([*image_tables.STORED_COLUMNS, "stored_at"]).to_pylist()
+    for place, data, stored in zip(places, image_bytes.read_each(places), of_images, strict=True):
+        is_in_blob = stored.pop("stored_at") is not None
+        if data is not None and is_in_blob and not has_blob:
+            data = stored_anew(run, data, place.path)
+        if data is None or hashlib.sha256(data).hexdigest() != stored["sha256"]:
+            raise UnreadableError(f"{place.path}: the image at byte {place.offset:,} is not the one that was fetched")
+        yield stored, data
+
+
+def _let_go(run: Run) -> None:
+    """Delete what the shards have, too: images of the input that were encoded anew, which can be once more.
+
+    Those of the web stay: `retry` and `add` begin with them, and nobody can be sure to get them again.
+    """
+    for name in run.finished(FETCHED.step) if run.config.fetch.source == "archive" else ():
+        blob, mark = IMAGES.path(run, name), run.mark(FETCHED.step, name)
+        if storage.exists(blob):
+            facts = storage.read_sealed(mark)
+            facts["files"].pop(storage.relative(blob, run.folder), None)  # else it would be damage
+            storage.write_sealed(mark, facts, durable=run.config.run.durable)
+            storage.delete(blob)
 
 
 def conclude(run: Run) -> None:
@@ -94,10 +140,12 @@ def end(
 
     `listed` are files of the run that no mark names, `more` further entries of the manifest.
     """
+    _let_go(run)
     counts, failed = outputs.counts_of(run), outputs.failed_counts_of(run)
     with storage.noted() as block:
-        near = {"near_duplicates": outputs.near_facts(run)} if index.is_searched(run) else {}
-        facts = outputs.write_totals(run, shards, counts, failed, images=images, more=near)
+        of_run = {"near_duplicates": outputs.near_facts(run)} if index.is_searched(run) else {}
+        of_run |= personal_figures.measured(run, list(shards))
+        facts = outputs.write_totals(run, shards, counts, failed, images=images, more=of_run)
         of_samples = (of_shard.source_bytes for of_shard in shards.values())
         image_figures.write_funnel(run, tars=facts["bytes"], samples=of_samples)
         image_figures.write_samples(run, list(shards))

@@ -59,7 +59,7 @@ def of_sample(sample: Sampled, image_ids: Sequence[str]) -> Outcomes:
                     dropped[number_of[row["image_id"]]] = stage, row["reason"]
     for name in units if sample.config.fetch.source == "web" else ():
         for number, outcome in journal.read(sample.work(FETCHED.step, name)).outcomes.items():
-            size[begin + number] = outcome.bytes
+            size[begin + number] = outcome.found_bytes
         partition, group = name.split("-")
         begin += sample.facts_of(GROUPED, partition).row_groups[int(group)]["images"]
     for name, facts in sample.all_facts(WRITTEN):  # from the header of an image in the tar to that of the next

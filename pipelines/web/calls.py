@@ -1,6 +1,7 @@
 """What is asked for and what comes of it: URLs, requests, tries, calls. Data alone; `fetching` carries it out."""
 
 import asyncio
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -11,12 +12,17 @@ from urllib.parse import quote_from_bytes
 import ada_url
 
 from altalign.data.reasons import DropReason
-from altalign.pipelines.web.robots import OPT_OUTS
+from altalign.filters.reservations import HEADERS, Said
 
-HEADERS_READ = ("location", "retry-after", "date", *OPT_OUTS)
+HEADERS_READ = ("location", "retry-after", "date", *HEADERS)
 
 _ASCII = "".join(map(chr, range(0x80)))
 _PORTS = {"http:": 80, "https:": 443}
+
+
+def utc_now() -> str:
+    """The time as statements have it."""
+    return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
 
 
 class TargetError(ValueError):
@@ -63,10 +69,14 @@ class Target:
             raise TargetError("no URL") from None
         return Target.parse(url)
 
+    def file(self, path: str) -> "Target":
+        """Another file of its origin."""
+        return Target(f"{self.origin}{path}", self.origin, self.host, self.port)
+
     @property
     def robots(self) -> "Target":
         """The robots.txt of its origin."""
-        return Target(f"{self.origin}/robots.txt", self.origin, self.host, self.port)
+        return self.file("/robots.txt")
 
     @property
     def address(self) -> str:
@@ -115,7 +125,9 @@ class Request:
     bytes_at_most: int  # of the decoded body
     keeps_alive: bool  # whether it may be made on a kept connection, which is kept again; False: on one of its own
     is_robots: bool = False  # a larger body is cut, an empty one is whole; otherwise it is `http_too_large`, or broken
-    token: str = ""  # of our robot, where headers may opt out of an image
+    token: str = ""  # of our robot, where headers may oppose the purpose
+    purpose: str = ""
+    said: list[Said] | None = None  # of the image so far; None: nobody looked
     address: str | None = None  # that was connected to, or tried last
     status: int | None = None  # None before the answer
     bytes: int = 0  # of the body that have arrived, before decoding
@@ -169,6 +181,7 @@ class Response:
     http_code: int | None  # the status of the last answer; None if there was none
     detail: str  # one line about the failure: what the last try says, or why there was none
     tries: tuple[Try, ...]  # empty if nothing was asked (refused, opted out, host given up, deadline of the unit)
+    said: tuple[Said, ...] | None = None  # what headers, robots.txt and tdmrep.json say of it; None: nobody looked
 
 
 class Call:
@@ -212,7 +225,7 @@ class Fetch:
     call: Call  # that waits for it; of a robots.txt, one of its own
     start: Target
     number: int = -1  # of the image in the call
-    is_robots: bool = False
+    is_robots: bool = False  # or another file of the site
     worker: "asyncio.Task[object] | None" = None  # that fetches it
     is_ended: bool = False  # its response is delivered, or not waited for any more
     tries: list[Try] = field(default_factory=list)  # that ended
@@ -222,6 +235,7 @@ class Fetch:
     redirects: int = 0  # that it has followed
     redirect_code: int | None = None  # the status of the last
     request: Request | None = None  # the last one since a redirect; None before it is made
+    said: list[Said] | None = None  # of its targets; kept after the last try
     began_s: float = 0.0  # since 1970
     spent_s: float = 0.0  # that its requests took
 

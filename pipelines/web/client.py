@@ -17,6 +17,7 @@ from altalign.pipelines.web.addresses import Addresses
 from altalign.pipelines.web.calls import Call, Response
 from altalign.pipelines.web.fetching import Fetching
 from altalign.pipelines.web.schedule import Budget
+from altalign.pipelines.web.signing import Signer
 from altalign.settings.curate import FetchSettings
 
 if TYPE_CHECKING:
@@ -41,7 +42,7 @@ class Client:
         bytes_in_flight_at_most: int = BYTES_IN_FLIGHT_AT_MOST,
         resolve: "Resolve | None" = None,
     ):
-        """Reads the block lists of the settings, a UsageError where one cannot be; starts nothing yet.
+        """Reads the block lists and the key of the settings, a UsageError where one cannot be; starts nothing yet.
 
         Args:
             settings: `[fetch]`.
@@ -52,6 +53,7 @@ class Client:
         self._bytes_in_flight_at_most = bytes_in_flight_at_most
         self._domains = Domains.load(settings.blocked_domains)
         self._blocked_urls = measuring.blocked_urls(settings)
+        self._signer = Signer(settings.signing_key, settings.signature_agent) if settings.signing_key else None
         self._loop: asyncio.AbstractEventLoop
 
     def __enter__(self) -> Self:
@@ -129,7 +131,9 @@ class Client:
         addresses = Addresses(settings.ports, settings.allow_addresses)
         # the reserve is for a body and what it is decoded to
         self._budget = Budget(self._bytes_in_flight_at_most, 2 * settings.bytes_at_most, self._soon)
-        self._transport = Transport(self._resolve, addresses, self._budget, settings.user_agent_sent, open_at_most)
+        self._transport = Transport(
+            self._resolve, addresses, self._budget, settings.user_agent_sent, open_at_most, self._signer
+        )
         self._fetching = Fetching(
             settings,
             self._transport.ask,

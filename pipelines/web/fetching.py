@@ -8,10 +8,12 @@ from dataclasses import replace
 
 from altalign.data.reasons import DropReason
 from altalign.filters.blocked import BlockList
+from altalign.filters.reservations import Reservations, Robots, product_token, tdmrep
+from altalign.filters.reservations.robots_txt import BYTES_AT_MOST
 from altalign.pipelines.run.domains import Domains
 from altalign.pipelines.web import robots
 from altalign.pipelines.web.addresses import Addresses
-from altalign.pipelines.web.calls import Answer, Call, Fetch, Request, Response, Target, TargetError, Trouble
+from altalign.pipelines.web.calls import Answer, Call, Fetch, Request, Response, Target, TargetError, Trouble, utc_now
 from altalign.pipelines.web.hosts import Host, Hosts, Network, backoff_s, connects, retry_after_s
 from altalign.pipelines.web.robots import KeptRules, Rules
 from altalign.pipelines.web.schedule import Budget, Schedule
@@ -45,7 +47,7 @@ class Fetching:
         self._settings, self._domains, self._addresses = settings, domains, addresses
         self._wall, self._draw = time.time, random.random
         self._blocked_urls, self._loop = blocked_urls, asyncio.get_running_loop()
-        self._token = robots.product_token(settings.user_agent_sent)
+        self._token = product_token(settings.user_agent_sent)
         self._hosts = Hosts(settings.connections_per_host, settings.requests_per_host_s)
         self._rules, self._robots = KeptRules(), dict[str, asyncio.Task[Rules]]()
         self._no_rules = dict[str, tuple[float, Trouble]]()  # by origin: until when, and why
@@ -125,7 +127,8 @@ class Fetching:
         if call.left.pop(fetch.number, None) is None:
             return
         reason, detail, code = (trouble.reason, trouble.detail, trouble.http_code) if trouble else (None, "", 200)
-        call.deliver(Response(fetch.number, body, reason, code, detail, tuple(fetch.tries)))
+        said = None if fetch.said is None else tuple(dict.fromkeys(fetch.said))
+        call.deliver(Response(fetch.number, body, reason, code, detail, tuple(fetch.tries), said))
         if not call.left:
             self.drop(call)
 
@@ -152,6 +155,7 @@ class Fetching:
 
     async def _try(self, fetch: Fetch) -> Answer:
         """One try, with its redirects."""
+        fetch.said = None
         while True:
             host = await self._admitted(fetch)
             answer = await self._ask(host, fetch)
@@ -188,14 +192,24 @@ class Fetching:
         if self._settings.honour_robots and not fetch.is_robots:
             rules = self._rules.get(target.origin, self._loop.time()) or await self._rules_of(fetch)
             host = self._hosts.get(target, self._loop.time())  # it may have been forgotten meanwhile
-            if rules.delay_s > host.pace.interval_s:  # a Crawl-delay: one request at a time
-                host.pace.interval_s = rules.delay_s
+            if rules.robots.delay_s > host.pace.interval_s:  # a Crawl-delay: one request at a time
+                host.pace.interval_s = rules.robots.delay_s
                 host.pace.at_once = host.connections_at_most = 1
-            if rule := rules.against(target.url):
-                raise Trouble(DropReason.HTTP_OPT_OUT, f"{target.robots.url} forbids it ({rule})", is_final=True)
+            self._check(fetch, rules)
             if trouble := host.left_alone(fetch, self._loop.time()):
                 raise trouble
         return host
+
+    def _check(self, fetch: Fetch, rules: Rules) -> None:
+        """Notes what the files of a site say of the target; a Trouble where robots.txt is against it."""
+        target, said = fetch.target, rules.said(fetch.target.url)
+        fetch.said = [*(fetch.said or ()), *said]
+        if not rules.robots.allows(target.url):
+            raise Trouble(DropReason.OPT_OUT_ROBOTS_TXT, f"{target.robots.url} forbids it", is_final=True)
+        # a header of the image may supersede tdmrep.json
+        final = [each for each in said if each.where != "tdmrep.json"]
+        if trouble := robots.objection(final, self._settings.purpose, self._token):
+            raise trouble
 
     def _follow(self, fetch: Fetch, status: int, location: str) -> None:
         """Goes on with the target of a redirect, unless it leads nowhere or is one too many."""
@@ -214,7 +228,7 @@ class Fetching:
             raise Trouble(reason, detail, status, is_final=True, leads_nowhere=True)
         fetch.target, fetch.redirects, fetch.redirect_code, fetch.request = target, fetch.redirects + 1, status, None
 
-    # robots.txt -------------------------------------------------------------------------------------------------------
+    # robots.txt and tdmrep.json ---------------------------------------------------------------------------------------
 
     async def _rules_of(self, fetch: Fetch) -> Rules:
         """The rules of the target's origin, asked for once for all that wait for them."""
@@ -229,31 +243,45 @@ class Fetching:
                 task.exception()  # otherwise asyncio would complain if all that waited have left
 
         if (task := self._robots.get(origin)) is None:
-            task = self._robots[origin] = self._loop.create_task(self._fetch_rules(fetch.target.robots, fetch.call))
+            task = self._robots[origin] = self._loop.create_task(self._fetch_rules(fetch.target, fetch.call))
             task.add_done_callback(end)
         try:
             return await asyncio.shield(task)
         except Trouble as trouble:
             raise replace(trouble) from None
 
-    async def _fetch_rules(self, target: Target, first: Call) -> Rules:
+    async def _fetch_rules(self, site: Target, first: Call) -> Rules:
         call = Call((), first.lasts_s)  # of its own: whoever asked first may leave before others
         call.ends_s = max(first.ends_s, self._loop.time() + RULES_LAST_S)
-        fetch = Fetch(call, target, is_robots=True, worker=asyncio.current_task())
+        fetch, lines = Fetch(call, site.robots, is_robots=True, worker=asyncio.current_task()), Robots()
         try:
             answer = await self._tries(fetch)
-            rules = Rules.parse(answer.body, self._token) if answer.status == 200 else Rules()
+            lines = Robots.parse(answer.body, self._token) if answer.status == 200 else lines
         except Trouble as trouble:
             if not trouble.leads_nowhere:
                 of_all = Trouble(trouble.reason, f"robots.txt: {trouble.detail}", trouble.http_code, is_final=True)
                 if fetch.tries:
-                    self._no_rules[target.origin] = self._loop.time() + NO_RULES_S, replace(of_all)
+                    self._no_rules[site.origin] = self._loop.time() + NO_RULES_S, replace(of_all)
                 if len(self._no_rules) > robots.RULES_KEPT:
                     del self._no_rules[next(iter(self._no_rules))]
                 raise of_all from None
-            rules = Rules()
-        self._rules.keep(target.origin, rules, self._loop.time())
+        rules = Rules(lines, await self._reservations(call, site, lines), utc_now())
+        self._rules.keep(site.origin, rules, self._loop.time())
         return rules
+
+    async def _reservations(self, call: Call, site: Target, lines: Robots) -> Reservations:
+        """The tdmrep.json of a site. One that cannot be had is none: so the protocol has it, which few sites know."""
+        target = site.file(tdmrep.PATH)
+        if not lines.allows(target.url):
+            return Reservations()
+        # at most two tries, for the connection of the first may be gone
+        counted = self._settings.retries - 1
+        fetch = Fetch(call, target, is_robots=True, worker=asyncio.current_task(), counted=counted)
+        try:
+            answer = await self._tries(fetch)
+        except Trouble:
+            return Reservations()
+        return Reservations.parse(answer.body) if answer.status == 200 else Reservations()
 
     # Requests ---------------------------------------------------------------------------------------------------------
 
@@ -262,11 +290,13 @@ class Fetching:
         settings, answer, error = self._settings, None, None
         request = Request(
             fetch.target,
-            bytes_at_most=robots.BYTES_AT_MOST if fetch.is_robots else settings.bytes_at_most,
+            bytes_at_most=BYTES_AT_MOST if fetch.is_robots else settings.bytes_at_most,
             is_robots=fetch.is_robots,
             # a kept connection may be gone, and each request counts: the last try does not rest on one
             keeps_alive=fetch.counted < settings.retries,
-            token=self._token if settings.honour_opt_out and not fetch.is_robots else "",
+            token="" if fetch.is_robots else self._token,
+            purpose=settings.purpose,
+            said=fetch.said,
         )
         try:
             answer = await self.schedule.ask(host, fetch, request)
@@ -274,6 +304,7 @@ class Fetching:
             if fetch.request is not request:  # it was never made: the host turned it away
                 raise
             error = trouble
+        fetch.said = request.said
         if request.status is not None:
             host.is_known = True
             if error is None or error.reason not in _NO_ANSWER:  # headers alone may be old news

@@ -1,10 +1,11 @@
 """The journal of a fetch unit: how fetching each image ended so far, so that nothing in it is asked for a second time.
 
-Two files grow at their ends: `NAME.images` has the bytes of the images, `NAME.journal` a line for each image that
-ended, written after its bytes. What comes within a quarter of a second is written together, so a kill loses that much.
-A line is the CRC-32 of the rest in eight hex digits, a space, and JSON; the first line has the grounds of the others.
-To continue a unit, we read the lines up to the first that is not whole, check each image in hand by its SHA-256, write
-a new journal, and cut off the bytes after the last image.
+Two files grow at their ends: `NAME.images` has bytes of images, what the shard will hold of those that stay, and with
+`fetch.keep_found` all as they were found; `NAME.journal` has a line for each image that ended, written after its bytes.
+What comes within a quarter of a second is written together, so a kill loses that much. A line is the CRC-32 of the rest
+in eight hex digits, a space, and JSON; the first line has the grounds of the others. To continue a unit, we read the
+lines up to the first that is not whole, check the bytes of each image by their SHA-256, write a new journal, and cut
+off the bytes after the last image.
 
 What a trial has fetched, the run before an addition, or this run before stages ran anew, begins the journals of the
 units that want it.
@@ -14,11 +15,11 @@ import hashlib
 import time
 import zlib
 from base64 import b64decode, b64encode
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import orjson
 import pyarrow as pa
@@ -27,26 +28,26 @@ import pyarrow.compute as pc
 from altalign import storage
 from altalign.data.reasons import DropReason
 from altalign.filters import identity
+from altalign.filters.reservations import Said
 from altalign.machine import interrupts
-from altalign.pipelines.images.measuring import Measured, Outcome
+from altalign.pipelines.images.judging import Found, Judged, Outcome, StoredColumns, placed
+from altalign.pipelines.images.measuring import Measured
 from altalign.pipelines.run.image_places import Kind
 from altalign.pipelines.run.image_tables import FETCHED, first_of_each_image
 from altalign.pipelines.run.text_tables import GROUPED
 from altalign.pipelines.run.units import Run, fetched_before
 from altalign.storage import arrays, parquet
 
-VERSION = 2
+VERSION = 3
 GATHERED_S, GATHERED_BYTES = 0.25, 1 << 20  # what is written together: what came within this time, or this much
 UNITS_READ = 16  # units of a trial whose journals stay in memory
 
-_OTHER = "of another run"  # a digest that none is: what was measured is measured again
-
 
 class JournalGrounds(NamedTuple):
-    """What a journal is based on: digests of the requests and their limits, and of the settings of measuring."""
+    """What a journal is based on: digests of the requests and their limits, and of what images are judged by."""
 
     requests: str
-    measured: str
+    judged: str
 
 
 class Entries(NamedTuple):
@@ -57,6 +58,7 @@ class Entries(NamedTuple):
 
 
 _GroundsOf = Callable[[Sequence[str]], JournalGrounds]
+_Judge = Callable[[Iterable[Found]], Iterator[Judged]]
 
 
 class Journal:
@@ -70,16 +72,20 @@ class Journal:
         self._waiting_images, self._waiting_lines, self._waiting_bytes = list[bytes](), list[bytes](), 0
         self._due_s = 0.0
 
-    def in_hand(self, number: int, data: bytes, measured: Measured) -> None:
-        """Records an image and its bytes."""
-        offset = self._images.bytes + self._waiting_bytes
-        self._waiting_images.append(data)
-        self._waiting_bytes += len(data)
-        self._add(number, Outcome(None, None, offset, len(data), measured))
+    def came(self, judged: Judged, *, is_in_file: bool = False, keeps_found: bool = False) -> None:
+        """Records an image, what is kept of its bytes (`placed`), and what was said of it."""
+        end = self._images.bytes + self._waiting_bytes
+        outcome, data = placed(judged, end, is_in_file=is_in_file, keeps_found=keeps_found)
+        if data:
+            self._waiting_images.append(data)
+            self._waiting_bytes += len(data)
+        self._add(judged.found.number, outcome)
 
-    def failed(self, number: int, reason: DropReason, http_code: int | None) -> None:
-        """Records that an image could not be fetched."""
-        self._add(number, Outcome(reason, http_code))
+    def failed(
+        self, number: int, reason: DropReason, http_code: int | None, said: Sequence[Said] | None = None
+    ) -> None:
+        """Records that an image could not be fetched, or may not be used."""
+        self._add(number, Outcome(reason, http_code, said=said))
 
     def _add(self, number: int, outcome: Outcome) -> None:
         self._waiting_lines.append(_entry(number, outcome))
@@ -103,31 +109,56 @@ class Journal:
 
 
 @contextmanager
-def opened(path: str, grounds: JournalGrounds, measure: Callable[[int, bytes], Measured]) -> Iterator[Journal]:
+def opened(path: str, grounds: JournalGrounds, judge: _Judge) -> Iterator[Journal]:
     """Continues a unit or begins it; `path` is that of its files without their endings.
 
-    A journal of other requests is forgotten; if only measuring differs, the bytes in hand are measured again.
+    A journal of other requests is forgotten. Where only judging differs, what was kept as it was found is judged again,
+    and other images are asked for again.
     """
-    before, outcomes = read(path), dict[int, Outcome]()
+    before, settled, anew = read(path), dict[int, Outcome](), dict[int, Outcome]()
     if before.grounds is not None and before.grounds.requests == grounds.requests:
-        outcomes = {number: outcome for number, outcome in before.outcomes.items() if outcome.reason is not None}
-        in_hand = {number: outcome for number, outcome in before.outcomes.items() if outcome.reason is None}
-        ranges = [(outcome.offset, outcome.bytes) for outcome in in_hand.values()]
-        has_bytes = bool(ranges) and storage.exists(f"{path}.images")
-        data_of = storage.read_ranges(f"{path}.images", ranges) if has_bytes else ()
-        for (number, outcome), data in zip(in_hand.items(), data_of, strict=has_bytes):
-            interrupts.check()
-            if hashlib.sha256(data).hexdigest() == outcome.measured.found_sha256:
-                is_measured = before.grounds.measured == grounds.measured
-                outcomes[number] = outcome if is_measured else outcome._replace(measured=measure(number, data))
-    write(path, grounds, outcomes)
-    end = max((outcome.offset + outcome.bytes for outcome in outcomes.values()), default=0)
-    with storage.growing(f"{path}.images", keep=end) as images, storage.growing(f"{path}.journal") as lines:
-        kept = Journal(outcomes, images, lines)
-        try:
-            yield kept
-        finally:
-            kept.flush()
+        is_same = before.grounds.judged == grounds.judged
+        for number, outcome in before.outcomes.items():
+            if outcome.reason is not None or (is_same and outcome.is_judged):
+                settled[number] = outcome
+            elif outcome.found_at is not None:
+                anew[number] = outcome.as_found
+        settled, anew = _as_they_came(path, settled), _as_they_came(path, anew)
+    ends = (offset + size for each in (*settled.values(), *anew.values()) for offset, size, _ in each.ranges)
+    with storage.growing(f"{path}.images", keep=max(ends, default=0)) as images:
+        data_of = _data(path, [(offset, size) for outcome in anew.values() for offset, size, _ in outcome.ranges])
+        found = (
+            Found(number, data, outcome.http_code, outcome.said)
+            for (number, outcome), data in zip(anew.items(), data_of, strict=True)
+        )
+        for judged in judge(found):
+            outcome, data = placed(judged, images.bytes, found_at=anew[judged.found.number].found_at)
+            images.write(data)
+            settled[judged.found.number] = outcome
+        write(path, grounds, settled)
+        with storage.growing(f"{path}.journal") as lines:
+            kept = Journal(settled, images, lines)
+            try:
+                yield kept
+            finally:
+                kept.flush()
+
+
+def _as_they_came(path: str, outcomes: Mapping[int, Outcome]) -> dict[int, Outcome]:
+    """The outcomes all of whose bytes are there as they were written."""
+    ranges = [(number, *of_image) for number, outcome in outcomes.items() for of_image in outcome.ranges]
+    data_of, wrong = _data(path, [(offset, size) for _, offset, size, _ in ranges]), set[int]()
+    for (number, *_, digest), data in zip(ranges, data_of, strict=True):
+        interrupts.check()
+        if hashlib.sha256(data).hexdigest() != digest:
+            wrong.add(number)
+    return {number: outcome for number, outcome in outcomes.items() if number not in wrong}
+
+
+def _data(path: str, ranges: Sequence[tuple[int, int]]) -> Iterable[bytes]:
+    """The bytes of each (offset, length) of a unit's blob; fewer where it has fewer."""
+    has_bytes = bool(ranges) and storage.exists(f"{path}.images")
+    return storage.read_ranges(f"{path}.images", ranges) if has_bytes else [b""] * len(ranges)
 
 
 def read(path: str) -> Entries:
@@ -139,17 +170,24 @@ def read(path: str) -> Entries:
         return Entries(None, {})
     outcomes = {}
     with suppress(TypeError, ValueError):  # a line that is not whole, or not ours
-        for number, reason, http_code, offset, size, values in lines:
-            measured = Measured(*values)
-            if measured.features:
-                measured = measured._replace(features=b64decode(measured.features))
-            outcomes[number] = Outcome(DropReason(reason) if reason else None, http_code, offset, size, measured)
-    return Entries(JournalGrounds(head["asked"], head["measured"]), outcomes)
+        for number, reason, http_code, size, measured, failed, stored, coded, *places, said in lines:
+            outcomes[number] = Outcome(
+                DropReason(reason) if reason else None,
+                http_code,
+                size,
+                Measured(*measured),
+                tuple(failed),
+                StoredColumns(*stored) if stored else None,
+                *cast(Any, (None if each is None else b64decode(each) for each in coded)),
+                *places,
+                said=None if said is None else tuple(Said(*each) for each in said),
+            )
+    return Entries(JournalGrounds(head["asked"], head["judged"]), outcomes)
 
 
 def write(path: str, grounds: JournalGrounds, outcomes: Mapping[int, Outcome]) -> None:
     """Writes a whole journal, replacing the old one."""
-    head = _line({"version": VERSION, "asked": grounds.requests, "measured": grounds.measured})
+    head = _line({"version": VERSION, "asked": grounds.requests, "judged": grounds.judged})
     storage.write_bytes(f"{path}.journal", head + b"".join(_entry(*entry) for entry in outcomes.items()))
 
 
@@ -168,10 +206,11 @@ def names(folder: str) -> list[str]:
 
 
 def _entry(number: int, outcome: Outcome) -> bytes:
-    reason, http_code, offset, size, measured = outcome
-    features = measured.features and b64encode(measured.features).decode()
-    values = [] if reason else list(measured._replace(features=features))  # type: ignore[arg-type]
-    return _line([number, reason, http_code, offset, size, values])
+    reason, http_code, size, measured, failed, stored, picture, features, *places, said = outcome
+    coded = [None if each is None else b64encode(each).decode() for each in (picture, features)]
+    of_image = [[] if reason else list(measured), failed, stored and list(stored)]
+    heard = None if said is None else [list(each) for each in said]
+    return _line([number, reason, http_code, size, *of_image, coded, *places, heard])
 
 
 def _line(value: object) -> bytes:
@@ -200,25 +239,31 @@ def adopt(run: Run, stem: str, image_ids: Sequence[str], from_web: Collection[in
     """
     if storage.exists(f"{stem}.journal") or not (parts := list(_fetched(run, image_ids, from_web, grounds))):
         return
-    own, outcomes, is_measured = grounds(image_ids), dict[int, Outcome](), True
+    own, outcomes = grounds(image_ids), dict[int, Outcome]()
     with storage.growing(f"{stem}.images", keep=0) as blob:
-        for before, measured, part in parts:
-            part = {number: outcome for number, outcome in part.items() if number not in outcomes}
-            in_hand = [number for number, outcome in part.items() if outcome.reason is None]
-            ranges = [(part[number].offset, part[number].bytes) for number in in_hand]
-            for number, data in zip(in_hand, storage.read_ranges(f"{before}.images", ranges), strict=True):
-                part[number] = part[number]._replace(offset=blob.bytes)
+        for before, judged, part in parts:
+            taken = dict[int, Outcome]()
+            for number, outcome in part.items():
+                if outcome.reason is None and judged != own.judged:
+                    outcome = outcome.as_found
+                if number not in outcomes and (outcome.is_judged or outcome.found_at is not None):
+                    taken[number] = outcome
+            ranges = [(number, *of_image) for number, outcome in taken.items() for of_image in outcome.ranges]
+            data_of, now_at = _data(before, [(offset, size) for _, offset, size, _ in ranges]), dict[Any, int]()
+            for (number, offset, *_), data in zip(ranges, data_of, strict=True):
+                now_at[number, offset] = blob.bytes
                 blob.write(data)
-            outcomes |= part
-            is_measured = is_measured and measured == own.measured
+            for number, outcome in taken.items():
+                found_at, stored_at = (now_at.get((number, at)) for at in (outcome.found_at, outcome.stored_at))
+                outcomes[number] = outcome._replace(found_at=found_at, stored_at=stored_at)
     if outcomes:
-        write(stem, own if is_measured else JournalGrounds(own.requests, _OTHER), outcomes)
+        write(stem, own, outcomes)
 
 
 def _fetched(
     run: Run, image_ids: Sequence[str], from_web: Collection[int], grounds: _GroundsOf
 ) -> Iterator[tuple[str, str, dict[int, Outcome]]]:
-    """What units of before know of these images: path without an ending, digest of how they measured, and outcomes.
+    """What units of before know of these images: path without an ending, digest of how they judged, and outcomes.
 
     Numbers are those here. Only what was fetched by the same rules is taken, and no image that came from the input's
     files: these may have others by now.
@@ -236,7 +281,7 @@ def _fetched(
             if entries.grounds is not None and entries.grounds.requests == grounds(ids).requests:
                 named = [(ids[number], outcome) for number, outcome in entries.outcomes.items()]
                 part = {number_of[i]: outcome for i, outcome in named if i in number_of and i not in in_hand}
-                yield stem, entries.grounds.measured, part
+                yield stem, entries.grounds.judged, part
 
 
 @lru_cache(maxsize=4)

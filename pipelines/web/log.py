@@ -21,7 +21,7 @@ from altalign.data import schema
 from altalign.data.reasons import DropReason
 from altalign.errors import AltalignError, UnreadableError
 from altalign.filters import image, one_url
-from altalign.pipelines.images.measuring import Outcome
+from altalign.pipelines.images.judging import Outcome
 from altalign.pipelines.run import progress
 from altalign.pipelines.run.image_tables import FetchUnit
 from altalign.pipelines.run.units import Run, Unit
@@ -123,7 +123,7 @@ def statistics(outcomes: Mapping[int, Outcome], urls: Sequence[str | None]) -> d
         "failed_to_resize": len(outcomes) - failed - statuses["success"],
         "status_dict": dict(statuses.most_common()),
         "images": len(urls),
-        "bytes": sum(outcome.bytes for outcome in outcomes.values()),
+        "bytes": sum(outcome.found_bytes for outcome in outcomes.values()),
         "hosts": dict(sorted(hosts.items(), key=lambda host: (-host[1], host[0]))[:HOSTS_AT_MOST]),
     }
 

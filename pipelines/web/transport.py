@@ -24,11 +24,13 @@ from aiohttp.abc import AbstractResolver, ResolveResult
 from yarl import URL
 
 from altalign.data.reasons import DropReason
+from altalign.filters.reservations import of_headers
 from altalign.pipelines.read.coding import decoded
 from altalign.pipelines.web.addresses import Addresses
-from altalign.pipelines.web.calls import HEADERS_READ, Answer, Request, Trouble
-from altalign.pipelines.web.robots import opt_out
+from altalign.pipelines.web.calls import HEADERS_READ, Answer, Request, Trouble, utc_now
+from altalign.pipelines.web.robots import objection
 from altalign.pipelines.web.schedule import Budget
+from altalign.pipelines.web.signing import Signer
 
 LINE_BYTES_AT_MOST = 32_768  # of a header
 HEADERS_AT_MOST = 256
@@ -101,13 +103,14 @@ class Transport:
         budget: Budget,
         user_agent: str,
         connections_at_most: int,
+        signer: Signer | None = None,
     ):
         """Must be called in the loop. With `connections_at_most` connections open, none is kept for later."""
         self._addresses, self._budget, self._connections_at_most = addresses, budget, connections_at_most
         self._sockets = set[socket.socket]()  # also some that are closed by now
         self._peers = dict[str, str]()  # the address that was connected to last, by origin
         self._resolver = _CheckedResolver(resolve or system_addresses, addresses, connections_at_most)
-        self._user_agent = user_agent
+        self._user_agent, self._signer = user_agent, signer
         self._keeping = self._session({}, keepalive_timeout=IDLE_S)
         self._closing = self._session({"Connection": "close"}, force_close=True)
 
@@ -172,7 +175,9 @@ class Transport:
         request.keeps_alive = request.keeps_alive and len(self._sockets) < self._connections_at_most
         session = self._keeping if request.keeps_alive else self._closing
         try:
-            response = await session.get(URL(request.target.url, encoded=True), allow_redirects=False)
+            headers = self._signer.headers(request.target) if self._signer else None
+            url = URL(request.target.url, encoded=True)
+            response = await session.get(url, headers=headers, allow_redirects=False)
             try:
                 return await self._answer(request, response)
             finally:
@@ -191,8 +196,11 @@ class Transport:
                     async with asyncio.timeout(DRAINED_S_AT_MOST):
                         await response.content.read()
             return answer
-        if request.token and (header := opt_out(answer.headers, request.token)):
-            raise Trouble(DropReason.HTTP_OPT_OUT, header)
+        if request.token:
+            said = of_headers(answer.headers, request.token, "image header", utc_now())
+            request.said = [*(request.said or ()), *said]
+            if trouble := objection(request.said, request.purpose, request.token):
+                raise trouble
         if length is not None and length > most and not request.is_robots:
             raise Trouble(DropReason.HTTP_TOO_LARGE, f"Content-Length {length:,}")
         encoding = ",".join(response.headers.getall("Content-Encoding", []))

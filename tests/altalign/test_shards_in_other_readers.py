@@ -2,6 +2,7 @@
 
 import hashlib
 import io
+import json
 from collections.abc import Sequence
 from pathlib import Path
 from types import SimpleNamespace
@@ -38,6 +39,8 @@ EXTRAS: list[list[dict[str, Any] | None]] = [
     [{"title": "one"}] * 5 + [{"license": "CC0"}, {"title": {"en": "two"}}, {"title": ["three", 3]}],
 ]
 
+SAID = [None, [], [{"notation": "x-robots-tag", "value": "nofollow", "where": "image header", "when": None}]]
+
 
 def write_shard(
     path: Path, formats: list[str], kept: Sequence[dict[str, Any] | None] = EXTRAS[0]
@@ -63,6 +66,7 @@ def write_shard(
                 "source": "warc",
                 "source_key": f"a.csv#{number}",
                 "extra": kept[number] and extras.encode(kept[number]),
+                "preferences": SAID[number % len(SAID)],
                 "width": 40,
                 "height": 30,
                 "format": kind,
@@ -78,7 +82,8 @@ def write_shard(
 
 def in_json(row: dict[str, Any]) -> dict[str, Any]:
     """The side-car's row as the tar's JSON has it."""
-    return {name: "" if value is None else value for name, value in row.items()}
+    said = None if row["preferences"] is None else json.dumps(row["preferences"], separators=(",", ":"))
+    return {name: "" if value is None else value for name, value in {**row, "preferences": said}.items()}
 
 
 @pytest.mark.filterwarnings(

@@ -619,7 +619,7 @@ def test_a_rule_after_the_one_that_dropped_a_pair_was_not_asked(run: Path) -> No
         fetch = states(pairs, stage="fetch", reason="http_timeout", failed=[])
         assert fetch["fetch", "http_status"] == "passed"
         assert fetch["fetch", "http_timeout"] == "failed"
-        assert fetch["fetch", "http_opt_out"] == "not asked"
+        assert fetch["fetch", "opt_out_x_robots_tag"] == "not asked"
         judge = states(pairs, stage="judge", reason="text_too_short", failed=["text_too_short"])
         assert judge["judge", "text_too_long"] == "passed"
         assert judge["judge", "pair_repeated"] == "not asked"

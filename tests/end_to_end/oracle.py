@@ -250,7 +250,12 @@ def assert_counts(run: Path, curation: Curation) -> None:
         "images": len({outcome.image_id for outcome in curation.kept}),
         "bytes": size,
     }
-    if (read := json.loads((run / "summary.json").read_text(encoding="utf-8"))) != summary:
+    read = json.loads((run / "summary.json").read_text(encoding="utf-8"))
+    personal = read.pop("personal_data", {"rates": {"": {"captions": 0}}})
+    looked_at, pairs = personal["rates"][""]["captions"], len(curation.kept)
+    if not min(1, pairs) <= looked_at <= pairs:
+        raise AssertionError(f"summary.json has looked at {looked_at} of {pairs} captions")
+    if read != summary:
         raise AssertionError(f"summary.json is {read}, expected {summary}")
 
 
@@ -331,7 +336,7 @@ EVERY_REASON_OF_AN_ARCHIVE = {
     (stage.value, reason)
     for stage in STAGES[: STAGES.index(Stage.DECONTAMINATE)]
     for reason in REASONS[stage]
-    if not reason.startswith("http_")
+    if not reason.startswith(("http_", "opt_out_"))
     and not reason.endswith(("_too_large", "url_too_long"))  # have cases of their own
-    and reason not in (DropReason.URL_BLOCKED, "image_nsfw", DropReason.REMOVED)
+    and reason not in (DropReason.URL_BLOCKED, "text_personal", "image_nsfw", DropReason.REMOVED)
 }

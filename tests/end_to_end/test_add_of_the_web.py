@@ -35,7 +35,7 @@ def later(server: WebServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
 
 
 def asked(server: WebServer, since: int) -> set[str]:
-    return {url for url in asked_for(server, since=since) if "robots.txt" not in url}
+    return set(asked_for(server, since=since))
 
 
 def test_only_new_images_are_asked_for(server: WebServer, later: str, capsys: pytest.CaptureFixture[str]) -> None:

@@ -363,7 +363,7 @@ def test_a_model_that_changed_since_the_images_were_fetched_is_refused(
 
 
 def test_an_image_of_the_run_that_changed_is_damage(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    blob = next((folder / "run" / "work" / "fetch" / "units").glob("*.images"))
+    blob = next((folder / "run" / "work" / "fetch" / "gathered").glob("*.images"))
     blob.write_bytes(blob.read_bytes()[::-1])
     error = fails(capsys, "run", "out", "--sample", "64", code=1)
     assert error.startswith(f"{blob.relative_to(folder)}: damaged: the image at byte ")

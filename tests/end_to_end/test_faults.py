@@ -25,7 +25,7 @@ from altalign.data.stages import REPORT, STAGES
 from altalign.storage import atomic_change
 from tests.end_to_end import faults
 from tests.end_to_end.faults import Ended
-from tests.end_to_end.web_inputs import Asked, answers, in_journals, pictures, requests, write_web_input
+from tests.end_to_end.web_inputs import OF_SITES, Asked, answers, in_journals, pictures, requests, write_web_input
 from tests.support.curations import CONFIG, tree, write_input
 from tests.support.finished_runs import rows_of
 from tests.web_server.pictures import picture
@@ -268,7 +268,7 @@ def check_old_or_new(command: Command, start: Path, folder: Path, whole: Whole, 
 
 def check_requests(start: Path, asked: Counter[str], had: set[str], at: str) -> None:
     """Only what is lacking is asked for, and what was in hand is not asked for again."""
-    images = {url: times for url, times in asked.items() if times and not url.endswith("/robots.txt")}
+    images = {url: times for url, times in asked.items() if times and not url.endswith(OF_SITES)}
     if (start / URLS).exists():
         assert images.keys() <= {*(start / URLS).read_text(encoding="utf-8").split()}, at
     assert not {image_id(url) for url, times in images.items() if times > 1} & had, at

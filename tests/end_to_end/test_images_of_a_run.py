@@ -11,8 +11,9 @@ from PIL import Image
 
 from altalign.cli import main
 from altalign.filters import pixels
-from altalign.pipelines.stages import fetch
-from tests.support.curations import fails, tree
+from altalign.pipelines import curate
+from altalign.pipelines.stages import fetch, write
+from tests.support.curations import fails, flip, tree
 from tests.support.pictures import encoded
 from tests.support.tars import tar
 
@@ -51,22 +52,33 @@ def folder(judged: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Pat
     [
         ("lost", "gone since the run began; put it back and run the same command again, it continues"),
         ("cut", "changed since the run began to read it; put the old file back, or give --rerun"),
+        ("overwritten", "changed since the run began to read it; put the old file back, or give --rerun"),
     ],
 )
-def test_an_archive_that_is_lost_or_cut_while_images_are_read_is_named_and_restored_continues(
-    folder: Path, what: str, said: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(("stage", "step"), [("fetch", "fetch/units"), ("write", "write")])
+def test_an_archive_that_changes_while_images_are_read_is_named_and_restored_continues(
+    folder: Path,
+    stage: str,
+    step: str,
+    what: str,
+    said: str,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    tar, kept = folder / "images.tar", folder / "images.tar.kept"
+    """Before `fetch`, and between it and `write`, which reads images again that shards hold as they are there."""
+    tar, kept, (steps, conclude) = folder / "images.tar", folder / "images.tar.kept", curate.PIPELINE[stage]
+    real = {"fetch": fetch.fetch, "write": write.write}[stage]
 
     def harmed_first(run, unit):
         tar.rename(kept)
-        if what == "cut":
-            tar.write_bytes(kept.read_bytes()[:20_000])
+        if what != "lost":
+            data = kept.read_bytes()
+            tar.write_bytes(data[:20_000] if what == "cut" else bytes(len(data)))
         return real(run, unit)
 
-    real = fetch.fetch
+    changed = [curate.each(each.marks, each.plan, harmed_first) if each.marks.step == step else each for each in steps]
     with monkeypatch.context() as patch:
-        patch.setattr("altalign.pipelines.curate.PIPELINE", _with_fetch(harmed_first))
+        patch.setitem(curate.PIPELINE, stage, (changed, conclude))
         error = fails(capsys, 1)
     assert error == f"images.tar: {said}"
     kept.rename(tar)
@@ -74,12 +86,28 @@ def test_an_archive_that_is_lost_or_cut_while_images_are_read_is_named_and_resto
     assert (folder / "run" / "manifest.json").exists()
 
 
-def _with_fetch(work):
-    from altalign.pipelines import curate
+@pytest.mark.parametrize(
+    ("stage", "setting"),
+    [("write", "samples_per_shard=3"), ("fetch", "portable=false"), ("fetch", "resize_short_side_px=210")],
+)
+def test_images_of_a_finished_run_are_in_its_shards_alone_and_a_rerun_has_them(
+    folder: Path, stage: str, setting: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["curate", "config.toml"]) == 0
+    assert not list((folder / "run" / "work" / "fetch").rglob("*.images"))
+    capsys.readouterr()
+    assert main(["curate", "config.toml", "--set", f"shards.{setting}", "--rerun"]) == 0
+    assert ("fetch: " in capsys.readouterr().err) == (stage == "fetch")
+    assert main(["curate", "config.toml", "--set", f"shards.{setting}", "--set", "run.folder=fresh"]) == 0
+    assert tree(folder / "run") == tree(folder / "fresh")
 
-    steps, conclude = curate.PIPELINE["fetch"]
-    changed = [curate.each(step.marks, step.plan, work) if step.marks.step == "fetch/units" else step for step in steps]
-    return {**curate.PIPELINE, "fetch": (changed, conclude)}
+
+def test_a_shard_that_is_damaged_is_repaired_from_the_input(folder: Path) -> None:
+    assert main(["curate", "config.toml"]) == 0
+    before = tree(folder / "run")
+    flip(folder / "run" / "shards" / "00000.tar", 5_000)
+    assert main(["curate", "run/config.toml", "--repair"]) == 0
+    assert tree(folder / "run") == before
 
 
 @pytest.mark.parametrize("harm", ["lost", "cut", "overwritten"])
@@ -115,12 +143,11 @@ def test_a_machine_without_memory_for_an_image_says_which_and_what_to_do(
         raise MemoryError
 
     repair = "give it more, or set [engine] workers or [image] pixels_at_most lower"
-    for stage in ("fetch", "write"):
+    for step in ("_upright", "to_stored"):  # while it is measured, and while the shard's image is made of it
         with monkeypatch.context() as patch:
-            patch.setattr(pixels, "_upright", no_memory)
+            patch.setattr(pixels, step, no_memory)
             error = fails(capsys, 1)
-        assert error.startswith("https://img.example/"), stage
-        assert "no memory to decode an image of 2" in error
-        assert " x 240 pixels (" in error
+        assert error.startswith("https://img.example/"), step
+        assert "no memory to decode an image of " in error
         assert error.endswith(repair)
-        assert main(["curate", "config.toml", "--until", stage]) == 0
+    assert main(["curate", "config.toml"]) == 0

@@ -23,6 +23,7 @@ from tests.support.pictures import encoded
 pytestmark = pytest.mark.runs
 
 WANTED, UNWANTED = (20, 220, 20), (230, 20, 20)  # green images may be seen, red ones may not
+TDMREP = "/.well-known/tdmrep.json"
 USAGE, SIGNAL = "Content-Usage: train-ai=n, search=y", "Content-Signal: search=yes,ai-train=no"
 
 
@@ -43,8 +44,8 @@ class Site:
             def do_GET(self) -> None:
                 site.asked.append(self.path)
                 location = images.get(self.path, b"").startswith(b"http")
-                body = robots.encode() if self.path == "/robots.txt" else images[self.path]
-                self.send_response(302 if location else 200)
+                body = robots.encode() if self.path == "/robots.txt" else images.get(self.path, b"")
+                self.send_response(302 if location else 404 if self.path == TDMREP else 200)
                 if location:
                     self.send_header("Location", body.decode())
                 name, _, value = (headers or {}).get(self.path, "X-Nothing: 0").partition(": ")
@@ -140,10 +141,10 @@ requests_per_host_s = 1000
     assert kept(run) == {site.url(f"/{number}") for number in range(4)}
     reasons = {url: reason for url, (reason, _) in dropped(run).items()}
     assert reasons == {
-        site.url("/4"): "http_opt_out",
-        site.url("/5"): "http_opt_out",
-        usage.url("/6"): "http_opt_out",
-        signal.url("/7"): "http_opt_out",
+        site.url("/4"): "opt_out_content_usage",
+        site.url("/5"): "opt_out_content_signal",
+        usage.url("/6"): "opt_out_content_usage",
+        signal.url("/7"): "opt_out_content_signal",
         site.url("/8"): "image_blocked",
         site.url("/9"): "url_blocked",
         site.url("/elsewhere"): "url_blocked",
@@ -151,7 +152,7 @@ requests_per_host_s = 1000
         site.url("/small-and-wanted"): "image_too_small",
     }
     assert "/9" not in site.asked
-    assert usage.asked == signal.asked == ["/robots.txt"]
+    assert usage.asked == signal.asked == ["/robots.txt", TDMREP]
     found = seen(run)
     assert found.count(False) >= 13  # 4 kept in shards, and they and the small one in samples and report
     assert not any(found)
@@ -179,7 +180,7 @@ allow_addresses = ["127.0.0.0/8"]
         (tmp_path / "urls.txt").write_text(lines([hashlib.md5(site.url("/2").encode()).hexdigest()]))
         assert main(["curate", "config.toml"]) == 2
         assert main(["curate", "config.toml", "--rerun"]) == 0
-    assert sorted(site.asked) == ["/0", "/1", "/2", "/3", "/robots.txt"]
+    assert sorted(site.asked) == [TDMREP, "/0", "/1", "/2", "/3", "/robots.txt"]
     assert dropped(tmp_path / "run") == {site.url("/2"): ("url_blocked", None)}
     assert not any(seen(tmp_path / "run"))
 

@@ -31,11 +31,19 @@ CHANGES = {
     "a table of texts": ["text.images_per_text_at_most=1"],
     "columns that are kept": ['input.keep_columns=["number"]'],
     "what is kept for the audit": ["audit.keep_dropped=false"],
-    "a rule on images and one on texts": ["text.words_at_least=6", "image.short_side_above_px=100"],
     "the size of shards": ["shards.samples_per_shard=7"],
     "near-duplicates in the pool": ['dedup.within_pool="keep_one_image"'],
     "a test set": ['decontaminate.test_sets=["tests"]'],
     "a block list of URLs": ['fetch.blocked_urls=["blocked"]', "text.words_at_least=6"],
+}
+
+
+# of these, images are judged again as they were found
+JUDGED_ANEW = {
+    "a rule on images": ["image.short_side_above_px=100"],
+    "the form of shards": ["shards.resize_short_side_px=210"],
+    "images as found": ["shards.portable=false"],
+    "a rule on images and one on texts": ["text.words_at_least=6", "image.short_side_above_px=100"],
 }
 
 
@@ -66,3 +74,18 @@ def test_what_was_fetched_is_taken_over(
         since = len(server.requests())
         assert main(["curate", "config.toml", "--restart"]) == 0
         assert len(asked_for(server, since=since)) > 40
+
+
+@pytest.mark.parametrize("change", JUDGED_ANEW)
+@pytest.mark.parametrize("keeps_found", [False, True])
+def test_images_are_judged_anew_as_they_were_found_or_asked_for_again(
+    change: str, server: WebServer, folder: Path, *, keeps_found: bool
+) -> None:
+    """With `fetch.keep_found` nothing is asked for; without it what was dropped, or encoded anew."""
+    found = sets(f"fetch.keep_found={str(keeps_found).lower()}")
+    assert main(["curate", "config.toml", *found]) == 0
+    since, settings = len(server.requests()), sets(*JUDGED_ANEW[change])
+    assert main(["curate", "config.toml", "--rerun", *found, *settings]) == 0
+    assert bool(asked_for(server, since=since)) != keeps_found
+    assert main(["curate", "config.toml", "--set", "run.folder=fresh", *found, *settings]) == 0
+    assert tree(folder / "run") == tree(folder / "fresh")

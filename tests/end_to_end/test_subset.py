@@ -70,7 +70,7 @@ def test_a_subset_has_the_listed_pairs_as_they_were_and_counts_the_others(capsys
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        ([], "nothing is asked for; give --where, --top, --balance, --list or --share"),
+        ([], "nothing is asked for; give --where, --respect, --top, --balance, --list or --share"),
         (["--list", "keys", "--where", "words > 1"], "--where: does not go with --list; leave it out"),
         (["--share", "0.5/0.5", "--nulls", "keep"], "--nulls: does not go with --share; leave it out"),
         (

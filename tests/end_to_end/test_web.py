@@ -300,6 +300,8 @@ def test_other_image_rules_ask_for_nothing_again_and_other_rules_of_fetching_for
 ) -> None:
     asked = [*pictures(server, 12), Asked(server.url("/status/404?again"))]
     write_web_input(folder, server, asked)
+    settings = (folder / "config.toml").read_text(encoding="utf-8")
+    (folder / "config.toml").write_text(settings.replace("[fetch]", "[fetch]\nkeep_found = true"), encoding="utf-8")
     assert main(["curate", "config.toml"]) == 0
     first, requests = tree(folder / "run"), len(server.requests())
     assert main(["curate", "config.toml", "--set", "image.short_side_above_px=300"]) == 2

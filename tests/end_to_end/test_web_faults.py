@@ -175,7 +175,7 @@ def test_what_is_final_is_asked_for_again_only_by_name(
         server,
         [
             *pictures(server, 8),
-            *[each for each in answers(server) if each.reason in ("http_opt_out", "http_too_large")],
+            *[each for each in answers(server) if each.reason in ("opt_out_iptc", "http_too_large")],
         ],
     )
     assert main(["curate", "config.toml"]) == 0
@@ -188,9 +188,9 @@ def test_what_is_final_is_asked_for_again_only_by_name(
     )
     assert len(server.requests()) == requests
     (folder / "run").rename(folder / "a rün")  # a run may be moved
-    assert main(["retry", "a rün", "--reason", "http_opt_out"]) == 0
+    assert main(["retry", "a rün", "--reason", "opt_out_iptc"]) == 0
     (folder / "a rün").rename(folder / "run")
-    assert {url.partition("?")[2].partition("=")[0] for url in asked_for(server, since=requests)} == {"header"}
+    assert {url.partition("?")[2].partition("=")[0] for url in asked_for(server, since=requests)} == {"mining"}
     assert tree(folder / "run") == before
 
 
@@ -368,7 +368,7 @@ def test_nothing_is_left_open_after_a_failure(server: WebServer, folder: Path, m
     threads, before = set(threading.enumerate()), sockets()
     real = measuring.measure
 
-    def failing(data: bytes, *, url: str, **rest: Any) -> measuring.Measured:
+    def failing(data: bytes, *, url: str, **rest: Any) -> Any:
         if url.endswith("/png/7"):
             raise AltalignError("no memory to speak of")
         return real(data, url=url, **rest)

@@ -45,7 +45,10 @@ class Asked(NamedTuple):
     http_code: int | None = None
 
 
-# Whatever a server may answer: what comes of it at once, in all of these to the same.
+OF_SITES = ("/robots.txt", "/.well-known/tdmrep.json")  # asked for once an origin
+
+# Whatever a server may answer: what comes of it at once, in all of these to the same. A header that opts out is kept
+# with its time, by which runs would differ.
 ANSWERS: Sequence[tuple[str, str | None, int | None]] = (
     ("/redirect/3", None, None),
     ("/chunked/a", None, None),
@@ -55,7 +58,7 @@ ANSWERS: Sequence[tuple[str, str | None, int | None]] = (
     ("/raw/cut", "http_broken", 200),
     ("/reset", "http_broken", None),
     ("/large?bytes=300000", "http_too_large", 200),
-    ("/png/a?header=X-Robots-Tag:%20noai", "http_opt_out", 200),
+    ("/png/a?mining=DMI-PROHIBITED", "opt_out_iptc", 200),
     ("/html", "image_undecodable", None),
 )
 
@@ -98,7 +101,7 @@ def asked_for(server: WebServer, *, since: int = 0) -> list[str]:
     """URLs of the images that were asked for, but for the first so many requests."""
     requests = server.requests()[since:]
     return [
-        f"http://{event.facts['headers']['host']}{event.target}" for event in requests if event.target != "/robots.txt"
+        f"http://{event.facts['headers']['host']}{event.target}" for event in requests if event.target not in OF_SITES
     ]
 
 

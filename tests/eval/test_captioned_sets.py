@@ -281,6 +281,7 @@ def row(image: bytes, caption: str) -> dict[str, object]:
         "page_url": None,
         "source_key": None,
         "extra": None,
+        "preferences": None,
         "caption": caption,
         "source": "test",
         "format": "jpeg",

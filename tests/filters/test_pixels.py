@@ -202,7 +202,7 @@ def test_a_large_image_becomes_an_array_before_the_next_is_decoded(monkeypatch: 
             is_alone.append(pixels._LARGE.locked())  # pyright: ignore[reportPrivateUsage]
             return np.zeros((40, 30), np.uint8)
 
-    monkeypatch.setattr(pixels, "_upright", lambda *_, **__: (Upright(), 1))
+    monkeypatch.setattr(pixels, "_upright", lambda *_, **__: Upright())
     assert read(encoded(picture(), "png")).pixels is not None
     assert is_alone == [True]
 

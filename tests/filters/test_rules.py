@@ -17,7 +17,7 @@ EVERY = [rule for rules in RULES.values() for rule in rules]
 NUMBERS = ("words", "width", "height", "bytes", "images_per_text", "texts_per_image")
 TYPES = {
     **dict.fromkeys(NUMBERS, pa.int64()),
-    **dict.fromkeys(("has_identity", "has_rare_ngram", "is_blocked"), pa.bool_()),
+    **dict.fromkeys(("has_identity", "has_rare_ngram", "has_personal", "is_blocked"), pa.bool_()),
     "nsfw_score": pa.float32(),
 }
 

@@ -118,6 +118,7 @@ def _row(pair: Pair) -> dict[str, Any]:
         "page_url": None,
         "source_key": None,
         "extra": None,
+        "preferences": None,
         "source": pair.source,
         "width": 24,
         "height": 20,

@@ -16,7 +16,7 @@ from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
 from torch.nn.parallel import DistributedDataParallel
 
 from altalign.train.step.accumulation import gradients, towers_of
-from altalign.train.step.loss import Noise, contrastive_loss, pair_losses
+from altalign.train.step.loss import Noise, contrastive_loss, pair_losses, sigmoid_loss
 from tests.train.pairs import drawn
 from tests.train.small_model import gradients_of, pairs, small_model
 
@@ -27,6 +27,8 @@ LOSSES = {  # how many pairs each rank has; two ranks: a group of those two
     "three ranks, half of the negatives": ((4, 3, 3), {"negatives": 0.5}),
     "three ranks, few negatives": ((2, 3, 5), {"negatives": 0.1}),
     "two ranks": ((7, 3), {"negatives": 1.0}),
+    "three ranks, sigmoids": ((4, 3, 3), {"name": "sigmoid"}),
+    "two ranks, sigmoids": ((7, 3), {"name": "sigmoid"}),
     "three ranks, noise as intended": ((4, 3, 3), {"form": "intended"}),
     "three ranks, noise as printed": ((2, 3, 5), {"form": "printed"}),
 }
@@ -35,10 +37,17 @@ STEPS = {  # pairs of each rank, of a chunk, parts that are not trained
     "two passes, other numbers of chunks": ((6, 2, 1), 2, ()),
     "one pass": ((4, 4, 2), 4, ()),
     "two ranks": ((6, 4), 2, ()),
+    "sigmoids": ((4, 4, 3), 2, ()),
     "a frozen tower": ((4, 2, 2), 2, ("image_tower",)),
     "frozen towers": ((4, 2, 2), 2, ("image_tower", "text_tower")),
 }
 OF_STEP = {"loss": partial(contrastive_loss, label_smoothing=0.1, directions="sum", block=3), "seed": 7}
+
+
+def sigmoids(images: torch.Tensor, texts: torch.Tensor, logits: torch.Tensor, *, targets: None, group: Any) -> Any:
+    """SigLIP's loss as `gradients` calls a loss."""
+    assert targets is None
+    return sigmoid_loss(images, texts, logits, block=3, group=group)
 
 
 def loss_of(sizes: tuple[int, ...], rank: int, settings: dict[str, Any], group: Any = None) -> dict[str, Any]:
@@ -46,14 +55,18 @@ def loss_of(sizes: tuple[int, ...], rank: int, settings: dict[str, Any], group: 
     pairs_of_all = sum(sizes)
     own = slice(sum(sizes[:rank]), sum(sizes[: rank + 1]))
     images, texts = (embeddings.detach()[own].requires_grad_() for embeddings in drawn(pairs_of_all))
-    temperature = torch.tensor(0.1, dtype=torch.float64, requires_grad=True)
+    is_sigmoid = settings.get("name") == "sigmoid"
+    temperature = torch.tensor([0.1, -3] if is_sigmoid else 0.1, dtype=torch.float64, requires_grad=True)
     chosen = {"label_smoothing": 0.1, "directions": "sum", "block": 2, "group": group} | settings
     if form := chosen.pop("form", None):
         noise = torch.linspace(0, 0.9, pairs_of_all, dtype=torch.float64)[own]
         chosen |= {"label_smoothing": 0.0, "noise": Noise(noise, form)}
     weights = (1 + torch.arange(pairs_of_all, dtype=torch.float64))[own]
-    losses, count = pair_losses(images, texts, temperature, **chosen)
-    part = (losses * weights).sum() / count
+    if is_sigmoid:
+        part, losses = sigmoid_loss(images, texts, temperature, block=2, group=group), images.new_zeros(0)
+    else:
+        losses, count = pair_losses(images, texts, temperature, **chosen)
+        part = (losses * weights).sum() / count
     part.backward()
     return {
         "loss": part.detach(),
@@ -64,16 +77,19 @@ def loss_of(sizes: tuple[int, ...], rank: int, settings: dict[str, Any], group: 
     }
 
 
-SAME_ON_ALL = ("loss", "temperature", "drift")  # of a step's result
+SAME_ON_ALL = ("loss", "temperature", "bias", "drift")  # of a step's result
 
 
 def steps_of(
-    sizes: tuple[int, ...], rank: int, chunk: int, frozen: tuple[str, ...], group: Any = None
+    sizes: tuple[int, ...], rank: int, chunk: int, frozen: tuple[str, ...], group: Any = None, name: str = ""
 ) -> dict[str, Any]:
     """Three steps down the gradient: what each said, the last one's gradients, the state after it, and how often
     gradients were summed over ranks.
     """
-    model = small_model(group=2)
+    is_sigmoid = name == "sigmoids"
+    model, of_step = small_model(group=2, bias=-3.0 if is_sigmoid else None), dict(OF_STEP)
+    if is_sigmoid:
+        of_step["loss"] = sigmoids
     for part in frozen:
         model.get_submodule(part).requires_grad_(requires_grad=False)
     towers = towers_of(model, group)
@@ -83,12 +99,14 @@ def steps_of(
     for step in range(3):
         of_all = pairs(sum(sizes), seed=step)
         own = of_all.chunk(sum(sizes[:rank]), sum(sizes[: rank + 1]))
-        results.append(gradients(towers, model, own, chunk=chunk, step=step, group=group, **OF_STEP))
+        results.append(gradients(towers, model, own, chunk=chunk, step=step, group=group, **of_step))
         with torch.no_grad():
             for name, gradient in gradients_of(model).items():
                 model.get_parameter(name).sub_(gradient, alpha=0.1)
     return {
-        "results": [{name: getattr(result, name) for name in SAME_ON_ALL} for result in results],
+        "results": [
+            {name: value for name in SAME_ON_ALL if (value := getattr(result, name)) is not None} for result in results
+        ],
         "gradients": gradients_of(model),
         "state": model.state_dict(),
         "reduced": len(reduced),
@@ -125,7 +143,7 @@ def main() -> None:
             found["losses"][name] = loss_of(sizes, rank, settings, two if len(sizes) == 2 else None)
     for name, (sizes, chunk, frozen) in STEPS.items():
         if rank < len(sizes):
-            found["steps"][name] = steps_of(sizes, rank, chunk, frozen, two if len(sizes) == 2 else None)
+            found["steps"][name] = steps_of(sizes, rank, chunk, frozen, two if len(sizes) == 2 else None, name)
     found["broken"] = {chunk: with_a_broken_rank(rank, chunk) for chunk in (2, 4)}
     torch.save(found, folder / f"{rank}.pt")
     distributed.barrier()

@@ -48,9 +48,13 @@ def pairs(count: int, seed: int = 0) -> Any:
 
 
 class Temperature(nn.Module):
-    def __init__(self, start: float) -> None:
+    def __init__(self, start: float, bias: float | None) -> None:
         super().__init__()
         self.logarithm = nn.Parameter(torch.tensor(start, dtype=torch.float64).log())
+        self.bias = None if bias is None else nn.Parameter(torch.tensor(bias, dtype=torch.float64))
+
+    def forward(self) -> torch.Tensor:
+        return self.value() if self.bias is None else torch.stack([self.value(), self.bias])
 
     def value(self) -> torch.Tensor:
         return self.logarithm.exp()
@@ -94,6 +98,7 @@ class SmallModel(nn.Module):
         group: int = 4,
         dropout: float = 0.3,
         temperature: float = 0.2,
+        bias: float | None = None,
         checkpointing: bool = False,
     ) -> None:
         super().__init__()
@@ -102,7 +107,7 @@ class SmallModel(nn.Module):
             ImageTower(statistics, group, dropout, checkpointing=checkpointing),
             TextTower(dropout),
         )
-        self.temperature = Temperature(temperature)
+        self.temperature = Temperature(temperature, bias)
         self.double().train()
 
     def forward(

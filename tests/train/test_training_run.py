@@ -173,6 +173,7 @@ def test_the_page_of_files_names_what_a_run_leaves_and_nothing_else(uninterrupte
         "log/not-finite-step-*-rank-R.json",
         "sweep.json",
         "checkpoints/step-*/moments/*",
+        "checkpoints/step-*/average.safetensors",
     }
     of_other_commands = ("eval/features/", "noise/", "captions/", "index/captions.arrow", "phases/", "TASK/")
     there = {pattern for pattern in patterns if not pattern.startswith(of_other_commands)}

@@ -12,6 +12,8 @@ from pathlib import Path
 from urllib.parse import quote
 
 from altalign.demo.archive import chunked, read_index, read_record
+from tests.support.marks import packet
+from tests.support.pictures import chunk
 from tests.web_server.exchange import Client, Request, State, head
 from tests.web_server.pictures import picture
 
@@ -30,10 +32,15 @@ def drawn(name: str, bytes_at_least: int) -> bytes:
 
 
 async def png(request: Request, client: Client, _: State) -> None:
-    """`/png/NAME?bytes=N`: a picture, of so many bytes or more."""
-    await client.respond(
-        200, drawn(request.rest, int(request.number_of("bytes", 0))), "Content-Type: image/png", *more(request)
-    )
+    """`/png/NAME?bytes=N&mining=DMI`: a picture, of so many bytes or more, with a value of plus:DataMining in it."""
+    data = drawn(request.rest, int(request.number_of("bytes", 0)))
+    if mining := request.text("mining"):
+        data = (
+            data[:33]
+            + chunk(b"iTXt", b"XML:com.adobe.xmp\0\0\0\0\0" + packet(f'plus:DataMining="{mining}"'))
+            + data[33:]
+        )
+    await client.respond(200, data, "Content-Type: image/png", *more(request))
 
 
 async def file(request: Request, client: Client, state: State) -> None:

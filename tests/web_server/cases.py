@@ -9,11 +9,14 @@ from tests.web_server.broken import PICTURE
 from tests.web_server.pictures import picture
 
 STATUS, TIMEOUT, UNREACHABLE = DropReason.HTTP_STATUS, DropReason.HTTP_TIMEOUT, DropReason.HTTP_UNREACHABLE
-BROKEN, TOO_LARGE, OPT_OUT, REFUSED = (
-    DropReason.HTTP_BROKEN,
-    DropReason.HTTP_TOO_LARGE,
-    DropReason.HTTP_OPT_OUT,
-    DropReason.HTTP_REFUSED,
+BROKEN, TOO_LARGE, REFUSED = DropReason.HTTP_BROKEN, DropReason.HTTP_TOO_LARGE, DropReason.HTTP_REFUSED
+TAG, USAGE, SIGNAL, TDMREP, RSL, ROBOTS = (
+    DropReason.OPT_OUT_X_ROBOTS_TAG,
+    DropReason.OPT_OUT_CONTENT_USAGE,
+    DropReason.OPT_OUT_CONTENT_SIGNAL,
+    DropReason.OPT_OUT_TDMREP,
+    DropReason.OPT_OUT_RSL,
+    DropReason.OPT_OUT_ROBOTS_TXT,
 )
 TRIED_AGAIN = {TIMEOUT, UNREACHABLE, BROKEN}
 CODES_TRIED_AGAIN = {429, *range(500, 600)}
@@ -121,6 +124,11 @@ def _robots(
     )
 
 
+def _reservations(kind: str, about: str, reason: DropReason | None = None, query: str = "") -> Case:
+    name = f"tdmrep-{kind}{'-and-header' if query else ''}"
+    return Case(name, about, f"/png/a{query}", reason, 200, picture("a"), f"{kind}.tdmrep.test")
+
+
 _STATUSES = [
     _status(404, "Not found"),
     _status(410, "Gone"),
@@ -215,9 +223,7 @@ _REDIRECTS = [
     _to("redirect-to-data", "To `data:`", "data:image/png;base64,AAAA"),
     _to("redirect-to-no-url", "To what is no URL", "http://[broken/", STATUS, 302),
     _to("redirect-to-no-host", "To a name that does not exist", "http://nowhere.test/png/x", UNREACHABLE),
-    _to(
-        "redirect-to-opt-out", "To a host whose robots.txt forbids it", "http://deny.robots.test:{port}/png/x", OPT_OUT
-    ),
+    _to("redirect-to-opt-out", "To a host whose robots.txt forbids it", "http://deny.robots.test:{port}/png/x", ROBOTS),
     _to("redirect-to-silence", "To a host that never answers", "http://hang-behind.test:{port}/png/x", TIMEOUT),
 ]
 
@@ -310,25 +316,23 @@ _BROKEN = [
 ]
 
 _OPT_OUTS = [
-    _header("noai", "X-Robots-Tag: noai", "X-Robots-Tag: noai", OPT_OUT),
-    _header("noimageai", "X-Robots-Tag: NoImageAI", "X-Robots-Tag: NoImageAI", OPT_OUT),
-    _header("noindex", "X-Robots-Tag: nofollow, noindex", "X-Robots-Tag: nofollow, noindex", OPT_OUT),
-    _header(
-        "noimageindex", "The same in a second header", "X-Robots-Tag: nofollow\nX-Robots-Tag: noimageindex", OPT_OUT
-    ),
-    _header("noai-for-us", "X-Robots-Tag: altalign: noai", "X-Robots-Tag: altalign: noai", OPT_OUT),
+    _header("noai", "X-Robots-Tag: noai", "X-Robots-Tag: noai", TAG),
+    _header("noimageai", "X-Robots-Tag: NoImageAI", "X-Robots-Tag: NoImageAI", TAG),
+    _header("noindex", "X-Robots-Tag: nofollow, noindex", "X-Robots-Tag: nofollow, noindex", TAG),
+    _header("noimageindex", "The same in a second header", "X-Robots-Tag: nofollow\nX-Robots-Tag: noimageindex", TAG),
+    _header("noai-for-us", "X-Robots-Tag: altalign: noai", "X-Robots-Tag: altalign: noai", TAG),
     _header("noai-for-others", "X-Robots-Tag: otherbot: noai", "X-Robots-Tag: otherbot: noai", None),
     _header("nofollow", "X-Robots-Tag: nofollow", "X-Robots-Tag: nofollow", None),
-    _header("tdm-reserved", "tdm-reservation: 1", "tdm-reservation: 1", OPT_OUT),
+    _header("tdm-reserved", "tdm-reservation: 1", "tdm-reservation: 1", TDMREP),
     _header("tdm-not-reserved", "tdm-reservation: 0", "tdm-reservation: 0", None),
     *(
         _header(name, line, line, reason)
         for name, line, reason in (
-            ("usage", "Content-Usage: train-ai=n, search=y", OPT_OUT),
+            ("usage", "Content-Usage: train-ai=n, search=y", USAGE),
             ("usage-allowed", "Content-Usage: train-ai=y, search=n", None),
-            ("usage-of-older-drafts", "Content-Usage: bots=n", OPT_OUT),
+            ("usage-of-older-drafts", "Content-Usage: bots=n", USAGE),
             ("usage-malformed", "Content-Usage: train-ai: n", None),
-            ("signal", "Content-Signal: search=yes, ai-train=no", OPT_OUT),
+            ("signal", "Content-Signal: search=yes, ai-train=no", SIGNAL),
             ("signal-input", "Content-Signal: ai-input=no", None),
         )
     ),
@@ -339,15 +343,15 @@ _OPT_OUTS = [
     _robots("empty", "An empty robots.txt"),
     _robots("html", "A page as robots.txt"),
     _robots("binary", "Any bytes as robots.txt"),
-    _robots("deny", "robots.txt forbids everything", OPT_OUT, None),
-    _robots("deny-us", "robots.txt forbids altalign alone", OPT_OUT, None),
+    _robots("deny", "robots.txt forbids everything", ROBOTS, None),
+    _robots("deny-us", "robots.txt forbids altalign alone", ROBOTS, None),
     _robots("deny-others", "robots.txt forbids all but altalign"),
     _robots("deny-folder", "robots.txt forbids a folder, and this is outside"),
     Case(
         "robots-deny-folder-inside",
         "The same, and this is inside",
         "/png/private/a",
-        OPT_OUT,
+        ROBOTS,
         None,
         host="deny-folder.robots.test",
         tries=0,
@@ -356,42 +360,56 @@ _OPT_OUTS = [
         "robots-deny-pattern",
         "robots.txt forbids `/*.gif$`",
         "/png/a.gif",
-        OPT_OUT,
+        ROBOTS,
         None,
         host="deny-pattern.robots.test",
         tries=0,
     ),
-    _robots("usage", "robots.txt allows everything, and has `Content-Usage: train-ai=n`", OPT_OUT, None),
+    _robots("usage", "robots.txt allows everything, and has `Content-Usage: train-ai=n`", USAGE, None),
     _robots("usage-of-folder", "The same of a folder, and this is outside"),
     Case(
         "robots-usage-of-folder-inside",
         "The same, and this is inside",
         "/png/private/a",
-        OPT_OUT,
+        USAGE,
         None,
         host="usage-of-folder.robots.test",
         tries=0,
     ),
     _robots("usage-search", "`Content-Usage: search=n, train-ai=y`"),
     _robots("usage-malformed", "Lines of `Content-Usage` that cannot be read: as good as none"),
-    _robots("signal", "robots.txt has `Content-Signal: search=yes,ai-train=no`", OPT_OUT, None),
-    _robots("no-newline", "robots.txt without an end of its last line", OPT_OUT, None),
-    _robots("carriage-returns", "robots.txt with carriage returns alone", OPT_OUT, None),
-    _robots("with-mark", "robots.txt with a byte order mark", OPT_OUT, None),
-    _robots("upper-case", "robots.txt in capitals", OPT_OUT, None),
-    _robots("spaces", "robots.txt with spaces everywhere", OPT_OUT, None),
-    _robots("latin-1", "robots.txt in Latin-1", OPT_OUT, None),
-    _robots("gzip", "robots.txt in gzip", OPT_OUT, None),
+    _robots("signal", "robots.txt has `Content-Signal: search=yes,ai-train=no`", SIGNAL, None),
+    _robots("licence", "robots.txt has `License: https://…`, whose terms are not read", RSL, None),
+    _robots("no-newline", "robots.txt without an end of its last line", ROBOTS, None),
+    _robots("carriage-returns", "robots.txt with carriage returns alone", ROBOTS, None),
+    _robots("with-mark", "robots.txt with a byte order mark", ROBOTS, None),
+    _robots("upper-case", "robots.txt in capitals", ROBOTS, None),
+    _robots("spaces", "robots.txt with spaces everywhere", ROBOTS, None),
+    _robots("latin-1", "robots.txt in Latin-1", ROBOTS, None),
+    _robots("gzip", "robots.txt in gzip", ROBOTS, None),
     _robots("redirect", "A redirect to a robots.txt of another name that allows it"),
-    _robots("elsewhere", "A redirect to a robots.txt of another host, which forbids it", OPT_OUT, None),
+    _robots("elsewhere", "A redirect to a robots.txt of another host, which forbids it", ROBOTS, None),
     _robots("loop", "A redirect of robots.txt to itself: as good as none"),
     _robots("metadata", "A redirect of robots.txt to the metadata service, which is not followed: the same"),
-    _robots("soon", "A ban behind 400 kB of comments", OPT_OUT, None),
+    _robots("soon", "A ban behind 400 kB of comments", ROBOTS, None),
     _robots("late", "A ban behind 600 kB of comments, which are not read to the end"),
-    _robots("long-line", "A ban behind a line of 300 kB", OPT_OUT, None),
+    _robots("long-line", "A ban behind a line of 300 kB", ROBOTS, None),
     _robots("endless", "A robots.txt that never ends: its first 500 KiB count"),
     _robots("large", "A robots.txt of 1 GB, as Content-Length says: the same"),
     _robots("bomb", "A robots.txt of 100 MB in gzip: the same"),
+]
+
+_RESERVATIONS = [
+    _reservations("all", "tdmrep.json reserves rights in everything", TDMREP),
+    _reservations("folder", "tdmrep.json reserves rights in a folder, and this is outside"),
+    _reservations("free", "tdmrep.json frees images, and reserves rights in everything else"),
+    _reservations("all", "A header of the image frees what tdmrep.json reserves", query="?header=tdm-reservation:%200"),
+    _reservations("broken", "What is no JSON: as good as none"),
+    _reservations("deep", "Lists in lists: the same"),
+    _reservations("error", "tdmrep.json with status 500: the same"),
+    _reservations("silent", "tdmrep.json never comes: the same"),
+    _reservations("reset", "tdmrep.json resets the connection: the same"),
+    _reservations("hidden", "robots.txt forbids tdmrep.json, which is not asked for"),
 ]
 
 _ROBOTS_FAILS = [
@@ -403,7 +421,7 @@ _ROBOTS_FAILS = [
     _robots("stall", "Half of robots.txt, and then nothing", TIMEOUT, 200),
     _robots("head-without-end", "robots.txt whose headers never end", BROKEN, None),
     _robots("reset", "robots.txt resets the connection", BROKEN, None),
-    _robots("flaky", "robots.txt with 503, and then a ban", OPT_OUT, None),
+    _robots("flaky", "robots.txt with 503, and then a ban", ROBOTS, None),
 ]
 
 _NOBODY = [
@@ -456,6 +474,7 @@ CASES: Mapping[str, Sequence[Case]] = {
     "Large answers": _LARGE,
     "Broken answers": _BROKEN,
     "Opt-outs": _OPT_OUTS,
+    "tdmrep.json": _RESERVATIONS,
     "A robots.txt that cannot be read": _ROBOTS_FAILS,
     "Nobody there, and nobody to be asked": _NOBODY,
 }

@@ -1,4 +1,4 @@
-"""robots.txt of each kind: that of the host NAME.robots.anything; all other hosts have none."""
+"""robots.txt and tdmrep.json of each kind: those of the hosts NAME.robots.anything and NAME.tdmrep.anything."""
 
 import gzip
 from collections.abc import Awaitable, Callable
@@ -35,8 +35,18 @@ TEXTS = {
     "usage-malformed": b"User-agent: *\nContent-Usage: / train-ai: n\nContent-Usage: png train-ai=n\n",
     "usage-search": b"User-agent: *\nContent-Usage: search=n, train-ai=y\n",
     "signal": b"User-agent: *\nContent-Signal: search=yes,ai-train=no\nAllow: /\n",
+    "licence": b"License: https://a.test/license.xml\n\nUser-agent: *\nAllow: /\n",
     "crawl-delay": b"User-agent: *\nCrawl-delay: 0.5\nDisallow: /nothing\n",
     "crawl-delay-of-a-day": b"User-agent: *\nCrawl-delay: 86400\n",
+}
+# tdmrep.json, with status 200.
+RESERVATIONS = {
+    "all": b'[{"location": "/", "tdm-reservation": 1}]',
+    "folder": b'[{"location": "/private/", "tdm-reservation": 1}]',
+    "free": b'[{"location": "/png/*", "tdm-reservation": 0}, {"location": "/", "tdm-reservation": 1}]',
+    "broken": b'[{"location": "/", "tdm-reservation": 1}',
+    "deep": b"[" * 100_000,
+    "hidden": b'[{"location": "/", "tdm-reservation": 1}]',
 }
 BOMB = packed(COMMENT * 10_000, 100, "gzip")  # 100 MB
 # What is sent with another status.
@@ -54,6 +64,9 @@ STATUSES = {
 async def answer(request: Request, client: Client, state: State) -> None:
     """robots.txt of the host that is asked."""
     kind, _, domain = request.host.partition(".")
+    if (kind, domain.partition(".")[0]) == ("hidden", "tdmrep"):
+        await client.respond(200, b"User-agent: *\nDisallow: /.well-known/\n")
+        return
     kind = kind if domain.partition(".")[0] == "robots" else ""
     if kind in TEXTS:
         await client.respond(200, TEXTS[kind], "Content-Type: text/plain")
@@ -63,6 +76,18 @@ async def answer(request: Request, client: Client, state: State) -> None:
         await ANSWERS[kind](request, client, state)
     else:
         await client.respond(404, b"none")
+
+
+async def reservations(request: Request, client: Client, state: State) -> None:
+    """tdmrep.json of the host that is asked."""
+    kind, _, domain = request.host.partition(".")
+    kind = kind if domain.partition(".")[0] == "tdmrep" else ""
+    if kind in RESERVATIONS:
+        await client.respond(200, RESERVATIONS[kind], "Content-Type: application/json")
+    elif kind in ("silent", "reset"):
+        await ANSWERS["hang" if kind == "silent" else kind](request, client, state)
+    else:
+        await client.respond(500 if kind == "error" else 404, b"none")
 
 
 async def _hang(_request: Request, client: Client, _state: State) -> None:

@@ -10,7 +10,7 @@ Every request is noted in the log before it is answered.
 
 The first part of a path says what comes (`answers`, `broken`); `header=LINE` in the query adds a header to a good
 answer, `wait=SECONDS` lets it wait. Some hosts decide all that they are asked: `hang….…` never answers, `NAME.robots.…`
-has the robots.txt of that name (`robots`), those of a demo web answer as archived.
+has the robots.txt of that name (`robots`), `NAME.tdmrep.…` that tdmrep.json, those of a demo web answer as archived.
 """
 
 import argparse
@@ -39,6 +39,8 @@ async def answer(request: Request, client: Client, state: State) -> None:
         await client.respond(*archived)
     elif request.target == "/robots.txt":
         await robots.answer(request, client, state)
+    elif request.target == "/.well-known/tdmrep.json":
+        await robots.reservations(request, client, state)
     else:
         if seconds := request.number_of("wait", 0):
             await client.wait(seconds)

@@ -158,7 +158,7 @@ def _pairs(images: Iterable[CaptionedImage], left_out: Counter[str]) -> Iterator
         digest = sha256(one.image).hexdigest()
         of_image = {"image_id": image_id(digest), "format": image_format, "bytes": len(one.image)}
         of_image |= {"sha256": digest, "found_sha256": digest, "source": "packed", "source_key": one.name}
-        of_image |= dict.fromkeys(("image_url", "page_url", "extra"))
+        of_image |= dict.fromkeys(("image_url", "page_url", "extra", "preferences"))
         of_image |= dict.fromkeys(("width", "height", "tar_offset", "tar_bytes"), 0)  # it is not decoded here
         for caption in one.captions:
             own = {"key": sample_key(digest, caption), "caption": caption, "words": len(caption.split())}

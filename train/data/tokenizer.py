@@ -1,4 +1,4 @@
-"""WordPiece of the captions (section 5), trained on them or taken from a file; or BART's pairs of bytes.
+"""WordPiece of the captions (section 5), trained on them or taken from a file; or what BART, CLIP and SigLIP have.
 
 The same captions give the same bytes. The trainer of `tokenizers` numbers continuing letters ("##a") in the order of a
 hash table that is seeded anew in each process, and breaks ties between merges by these numbers. So the alphabet is
@@ -6,6 +6,7 @@ counted and numbered here first, and given to the trainer; what it then does is 
 """
 
 import json
+import string
 from collections.abc import Callable, Iterable, Sequence
 from functools import cached_property, partial
 from hashlib import sha256
@@ -32,9 +33,14 @@ class Special(NamedTuple):
 
 SPECIAL = Special("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")  # BERT's, and ours
 OF_BART = Special("<pad>", "<unk>", "<s>", "</s>", "<mask>")
+OF_CLIP = Special("<|endoftext|>", "<|endoftext|>", "<|startoftext|>", "<|endoftext|>", "")
+OF_SIGLIP = Special("</s>", "<unk>", "", "</s>", "")
+OWNERS = {OF_BART: "BART", OF_CLIP: "CLIP", OF_SIGLIP: "SigLIP"}
 _FILE = "tokenizer.json"
-_SPACE = "\u0120"  # what stands for a space in front of a word, where pieces are of bytes
+# what stands before and after a word, by the pieces that are no text: for a space, or the word's end
+_ENDS = {SPECIAL: ("", ""), OF_BART: ("\u0120", ""), OF_CLIP: ("", "</w>"), OF_SIGLIP: ("\u2581", "")}
 _CONTINUES = "##"
+_PUNCTUATION = str.maketrans("", "", string.punctuation)
 _FREQUENCY_AT_LEAST = 2  # of a letter and of a merge, as in BERT's own trainers: what is there once helps nobody
 # letters at most: a tenth of the vocabulary, or 1,000 where a quarter of it is as many
 _LETTERS_SHARE, _LETTERS_AT_LEAST = 10, 1000
@@ -55,9 +61,13 @@ class CaptionTokenizer:
             each.encode_special_tokens = True  # as text: a caption may say "[PAD]"
         self._whole.no_truncation()
         self._tokenizer.enable_truncation(tokens_at_most)
-        self.is_of_bytes = isinstance(self._tokenizer.model, models.BPE)  # BART's; or WordPiece
-        self.special, self._begins = (OF_BART, _SPACE) if self.is_of_bytes else (SPECIAL, "")
-        if not self.is_of_bytes:
+        kind = self._tokenizer.model
+        of_bytes = OF_CLIP if self._tokenizer.token_to_id(OF_CLIP.last) is not None else OF_BART
+        of_others = OF_SIGLIP if isinstance(kind, models.Unigram) else SPECIAL
+        self.is_of_bytes = isinstance(kind, models.BPE)
+        self.special = of_bytes if self.is_of_bytes else of_others
+        self._begins, self._ends = _ENDS[self.special]
+        if self.special is SPECIAL:
             self._tokenizer.decoder = decoders.WordPiece(prefix=_CONTINUES, cleanup=False)
 
     def __reduce__(self) -> tuple[object, ...]:
@@ -75,12 +85,12 @@ class CaptionTokenizer:
 
     def encode(self, captions: Sequence[str]) -> list[list[int]]:
         """The word pieces of each caption, [CLS] first and [SEP] last, no more than `tokens_at_most`."""
-        return [encoding.ids for encoding in self._tokenizer.encode_batch(list(captions))]
+        return [encoding.ids for encoding in self._tokenizer.encode_batch(self._cleaned(captions))]
 
     def encode_words(self, captions: Sequence[str]) -> list[list[list[int]]]:
         """The word pieces of each word of each caption: without [CLS] and [SEP], and not cut."""
         encoded: list[list[list[int]]] = []
-        for encoding in self._whole.encode_batch(list(captions), add_special_tokens=False):
+        for encoding in self._whole.encode_batch(self._cleaned(captions), add_special_tokens=False):
             words: dict[int | None, list[int]] = {}
             for piece, word in zip(encoding.ids, encoding.word_ids, strict=True):
                 words.setdefault(word, []).append(piece)
@@ -89,32 +99,40 @@ class CaptionTokenizer:
 
     def framed(self, pieces: Sequence[int], *, tokens_at_most: int = 0) -> list[int]:
         """Pieces with [CLS] first and [SEP] last, no more than `tokens_at_most` (0: as captions)."""
-        first, last = (self.number(piece) for piece in (self.special.first, self.special.last))
-        return [first, *pieces[: (tokens_at_most or self.tokens_at_most) - 2], last]
+        before = [self.number(self.special.first)] if self.special.first else []
+        most = (tokens_at_most or self.tokens_at_most) - len(before) - 1
+        return [*before, *pieces[:most], self.number(self.special.last)]
+
+    def _cleaned(self, captions: Sequence[str]) -> list[str]:
+        """SigLIP's without punctuation, in small letters (big_vision's `canonicalize_text`); others as they are."""
+        if self.special is not OF_SIGLIP:
+            return list(captions)
+        return [" ".join(text.replace("_", " ").translate(_PUNCTUATION).lower().split()) for text in captions]
 
     def number(self, piece: str) -> int:
         """The number of a piece. Raises UsageError where the vocabulary does not have it."""
         number = self._tokenizer.token_to_id(piece)
         if number is None:
-            raise UsageError(f"[tokenizer] the vocabulary has no {piece}; give another file, or train one")
+            raise UsageError(f"[tokenizer] the vocabulary has no {piece or '[MASK]'}; give another file, or train one")
         return number
 
     @cached_property
     def whole_words(self) -> npt.NDArray[np.int64]:
         """The pieces that are words of two letters or more: int64[n]."""
         words = [word for word in self.words() if len(word) > 1 and word.isalpha()]
-        return np.array([self.number(self._begins + word) for word in words], np.int64)
+        return np.array([self.number(self._begins + word + self._ends) for word in words], np.int64)
 
     def words(self) -> list[str]:
-        """The pieces of the vocabulary that are whole words, in the order of their numbers; of bytes those of ASCII."""
+        """The pieces of the vocabulary that are whole words, in the order of their numbers; but BERT's, of ASCII."""
         whole = [piece for piece in _pieces(self._tokenizer) if not piece.startswith(_CONTINUES)]
-        begun = [piece for piece in whole if piece.startswith(self._begins) and piece not in self.special]
-        words = [piece.removeprefix(self._begins) for piece in begun]
-        return [word for word in words if word.isascii()] if self.is_of_bytes else words
+        pieces = [piece for piece in whole if piece not in self.special]
+        begun = [piece for piece in pieces if piece.startswith(self._begins) and piece.endswith(self._ends)]
+        words = [piece.removeprefix(self._begins).removesuffix(self._ends) for piece in begun]
+        return words if self.special is SPECIAL else [word for word in words if word.isascii()]
 
     def pieces(self, caption: str) -> list[str]:
         """The word pieces of a caption as text, for people."""
-        return self._tokenizer.encode(caption).tokens
+        return self._tokenizer.encode(self._cleaned([caption])[0]).tokens
 
     def shown(self, numbers: Sequence[int]) -> str:
         """Pieces by their numbers as text, for people: joined to words, without [CLS] and [SEP]."""
@@ -158,14 +176,15 @@ def read(path: str, *, tokens_at_most: int) -> CaptionTokenizer:
         why = " ".join(str(error).split())
         raise UnreadableError(f"{path}: no tokenizer.json ({why:.120}); give another in [tokenizer] file") from None
     pieces, (ids,), special = tokenizer.pieces("a b"), tokenizer.encode(["a b"]), tokenizer.special
-    if len(pieces) < 3 or (pieces[0], pieces[-1]) != (special.first, special.last):
+    if len(pieces) < 3 or (pieces[0] if special.first else "", pieces[-1]) != (special.first, special.last):
         raise UsageError(
             f"{path}: it makes {' '.join(pieces)!r} of 'a b', without {special.first} first or {special.last} last: "
-            f"the text tower reads {special.first}; add a post-processor"
+            f"the text tower reads {special.first or special.last}; add a post-processor"
         )
-    padding = json.loads(tokenizer.text)["model"].get("vocab", {}).get(special.padding)
-    # BART's tower never looks at padding, whatever its number
-    if not tokenizer.is_of_bytes and (padding != 0 or 0 in ids):
+    vocabulary = json.loads(tokenizer.text)["model"].get("vocab", {})
+    padding = vocabulary.get(special.padding) if special is SPECIAL else None  # of Unigram it is a list
+    # BART's tower never looks at padding, whatever its number, nor do those of CLIP and SigLIP at ours
+    if special is SPECIAL and (padding != 0 or 0 in ids):
         what = f"[PAD] is {'not there' if padding is None else padding}"
         raise UsageError(f"{path}: {what}, and captions are padded with 0; number it 0")
     return tokenizer

@@ -148,10 +148,11 @@ def _tokenizer(config: TrainConfig, samples: Samples, say: _Say) -> CaptionToken
     if storage.exists(place):
         return tokenizer.read(place, tokens_at_most=chosen.tokens_at_most)
     made = tokenizer.given(chosen, tower.weights)
-    if made is not None and made.is_of_bytes and tower.architecture != "bart":
+    if made is not None and (owner := tokenizer.OWNERS.get(made.special)) and tower.architecture != owner.lower():
+        pieces = "pieces of bytes" if made.is_of_bytes else "pieces of Unigram"
         raise UsageError(
-            f"[tokenizer] pieces of bytes, which are BART's, and [text_tower] architecture = "
-            f'"{tower.architecture}"; give "bart", or another tokenizer'
+            f"[tokenizer] {pieces}, which are {owner}'s, and [text_tower] architecture = "
+            f'"{tower.architecture}"; give "{owner.lower()}", or another tokenizer'
         )
     if made is None:
         say(f"training a tokenizer on the captions of {len(samples):,} pairs")

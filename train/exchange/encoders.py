@@ -146,7 +146,8 @@ class Trained:
     @property
     def digest(self) -> str:
         """Of the weights."""
-        return storage.read_json(str(self.place / "manifest.json"))["model.safetensors"]
+        name = checkpoints.weights_of(self.place, averaged=self.config.evaluation.averaged).name
+        return storage.read_json(str(self.place / "manifest.json"))[name]
 
     @property
     def bert(self) -> Any:
@@ -177,7 +178,7 @@ def trained_at(place: Path, config: TrainConfig) -> Trained:
     """The same of a checkpoint that was chosen and checked, with these settings."""
     words = tokenizer.read(str(place / "tokenizer.json"), tokens_at_most=config.tokenizer.tokens_at_most)
     model = model_of(without_weights(config), vocabulary=words.vocabulary)
-    checkpoints.load_model(place, model)
+    checkpoints.load_model(place, model, averaged=config.evaluation.averaged)
     model.requires_grad_(requires_grad=False).eval()
     return Trained(place, checkpoints.state_of(place)["step"], config, words, model)
 

@@ -12,7 +12,7 @@ from altalign import __version__, storage, terminal
 from altalign.errors import AltalignError, UsageError, check_package
 from altalign.train.data.batches import padded
 from altalign.train.data.tokenizer import CaptionTokenizer
-from altalign.train.exchange import encoders, to_align, to_onnx, to_open_clip, to_timm
+from altalign.train.exchange import encoders, to_align, to_hub, to_onnx, to_open_clip, to_timm
 from altalign.train.exchange.encoders import Trained
 from altalign.train.exchange.forms import Reopened
 from altalign.train.exchange.libraries import quiet
@@ -30,20 +30,22 @@ def export(run: str, folder: str, *, to: str, step: int | None, overrides: Mappi
         raise UsageError(f"{folder}: other libraries write to a disk alone; give a local folder, and copy it there")
     if storage.kind(folder) != "missing":
         raise UsageError(f"{folder}: it is there already; give a new folder")
-    trained, target, place = encoders.trained(run, step=step, evaluation=overrides), TARGETS[to], Path(folder)
+    trained, place = encoders.trained(run, step=step, evaluation=overrides), Path(folder)
+    is_for_hub, to = to == "hub", to_hub.form_of(trained) if to == "hub" else to
     if why := _unfit(trained, to):
         raise UsageError(f"{run}: {why}")
+    target = TARGETS[to]
     check_package(target.PACKAGE, f"--to {to}", extra=to)  # which opens what is written
     try:
         place.mkdir(parents=True)
         with quiet():
-            notes = target.write(trained, place)
+            notes = [*target.write(trained, place), *([to_hub.NOTE] if is_for_hub else [])]
             differences = _differences(trained, target.reopen(trained, place))
         worst = max(differences.values())
         if not worst <= target.TOLERANCE:
             why = f"opened again, embeddings differ by {worst:.2g}, more than {target.TOLERANCE:g}"
             raise AltalignError(f"--to {to}: {why}; please report it")
-        write_card(trained, place, to=to, differences=differences, notes=notes)
+        write_card(trained, place, to=to, differences=differences, notes=notes, is_for_hub=is_for_hub)
     except BaseException:
         storage.delete(folder)
         raise
@@ -99,9 +101,18 @@ def _in_words(differences: Mapping[str, float]) -> str:
 
 
 def write_card(
-    trained: Trained, folder: Path, *, to: str, differences: Mapping[str, float], notes: Sequence[str]
+    trained: Trained,
+    folder: Path,
+    *,
+    to: str,
+    differences: Mapping[str, float],
+    notes: Sequence[str],
+    is_for_hub: bool = False,
 ) -> None:
-    """Write `README.md`, `lineage.json`, and the settings of the training as `training.toml`."""
+    """Write `README.md`, `lineage.json`, and the settings of the training as `training.toml`.
+
+    The card of a folder for the Hub has the Hub's metadata.
+    """
     facts = lineage(trained) | {"exported_to": to, "largest_differences": dict(differences)}
     storage.write_json(str(folder / "lineage.json"), facts)
     (folder / "training.toml").write_bytes((trained.place / "config.toml").read_bytes())
@@ -115,10 +126,13 @@ def write_card(
     )
     (resize, crop), text = trained.evaluation_sizes, trained.config.text_tower
     image = trained.config.image_tower.architecture
-    of_image = f"A ViT ({image})" if image.startswith("vit_") else f"EfficientNet-{image.upper()}"
-    of_text = "BART" if text.architecture == "bart" else "BERT"
+    of_image = f"A ViT ({image})" if trained.config.image_tower.is_vit else f"EfficientNet-{image.upper()}"
+    of_text = {"bert": "BERT", "bart": "BART", "clip": "CLIP's text tower", "siglip": "SigLIP's"}[text.architecture]
+    library = TARGETS[to].PACKAGE
+    plain = f"library_name: {library}\ntags: [image-text, altalign]"
     card = templates.get_template("card.md").render(
-        library=TARGETS[to].PACKAGE,
+        metadata=to_hub.metadata(library, folder.resolve().name, facts) if is_for_hub else plain,
+        library=library,
         towers=f"{of_image} and {of_text} of {text.layers} layers x {text.width}",
         parameters=sum(parameter.numel() for parameter in trained.model.parameters()),
         width=trained.model.width,

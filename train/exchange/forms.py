@@ -24,7 +24,8 @@ def unfit(trained: Trained, *, has_text: bool) -> str:
     if trained.config.evaluation.keep_aspect_ratio:
         return "[evaluation] keep_aspect_ratio, which the form does not write; export to onnx"
     if has_text and trained.bert is None:
-        return "the text tower is BART's, and this form has BERT; give onnx or timm"
+        name = {"bart": "BART", "clip": "CLIP", "siglip": "SigLIP"}[trained.config.text_tower.architecture]
+        return f"the text tower is {name}'s, and this form has BERT; give onnx or timm"
     return ""
 
 
@@ -39,7 +40,8 @@ def unfit_padding(trained: Trained, library: str, *, padding: str) -> str:
 
 def write_tokenizer(trained: Trained, folder: Path) -> None:
     """`tokenizer.json` and what transformers wants beside it."""
-    special = {f"{name}_token": f"[{name.upper()}]" for name in ("pad", "unk", "cls", "sep", "mask")}
+    names = ("pad_token", "unk_token", "cls_token", "sep_token", "mask_token")
+    special = {name: piece for name, piece in zip(names, trained.tokenizer.special, strict=True) if piece}
     (folder / "tokenizer.json").write_text(trained.tokenizer.text, encoding="utf-8")
     PreTrainedTokenizerFast(
         tokenizer_file=str(folder / "tokenizer.json"),

@@ -12,6 +12,7 @@ from altalign.train.data.batches import padded
 from altalign.train.data.tokenizer import read
 from altalign.train.exchange.encoders import Trained
 from altalign.train.exchange.forms import Reopened, write_tokenizer
+from altalign.train.model.text_tower import ClipTower
 
 PACKAGE = "onnxruntime"
 TOLERANCE = 1e-4
@@ -37,9 +38,11 @@ def write(trained: Trained, folder: Path) -> list[str]:
     (resize, crop), model = trained.evaluation_sizes, trained.model
     middle = slice((resize - crop) // 2, (resize - crop) // 2 + crop)
     tokens, _ = padded(trained.tokenizer.encode(["a", "a b"]), trained.tokenizer.tokens_at_most)
+    padding = _padding(trained)
     # of squares as they were resized, floats from 0 to 255 (n, 3, resize_px, resize_px); of tokens padded with 0
     image = _Graph(model, lambda images: model.encode_image(images[:, :, middle, middle]))
-    text = _Graph(model, lambda tokens: model.encode_text(tokens, tokens != 0))
+    pieces = (lambda tokens: tokens.clamp(min=0)) if padding else (lambda tokens: tokens)
+    text = _Graph(model, lambda tokens: model.encode_text(pieces(tokens), tokens != padding))
     _write(image, torch.zeros(2, 3, resize, resize), "images", {0: "images"}, folder / "image.onnx")
     _write(text, tokens, "tokens", {0: "captions", 1: "length"}, folder / "text.onnx")
     (folder / "image.toml").write_text(
@@ -49,9 +52,19 @@ def write(trained: Trained, folder: Path) -> list[str]:
         encoding="utf-8",
     )
     write_tokenizer(trained, folder)
-    facts = {"resize_px": resize, "crop_px": crop, "tokens_at_most": trained.tokenizer.tokens_at_most, "padding": 0}
+    facts = {
+        "resize_px": resize,
+        "crop_px": crop,
+        "tokens_at_most": trained.tokenizer.tokens_at_most,
+        "padding": padding,
+    }
     storage.write_json(str(folder / "preprocessing.json"), facts)
     return [f"`image.onnx` takes floats from 0 to 255, (n, 3, {resize}, {resize}); `text.onnx` int64 (n, length)"]
+
+
+def _padding(trained: Trained) -> int:
+    """What stands for no token: of CLIP and SigLIP 0 is a piece of text."""
+    return -1 if isinstance(trained.model.text_tower, ClipTower) else 0
 
 
 def reopen(trained: Trained, folder: Path) -> Reopened:
@@ -72,7 +85,8 @@ def reopen(trained: Trained, folder: Path) -> Reopened:
         return torch.from_numpy(image.run(["embeddings"], {"images": squares.numpy()})[0])
 
     def encode_text(captions: list[str]) -> Tensor:
-        tokens, _ = padded(words.encode(captions), words.tokens_at_most)
+        tokens, mask = padded(words.encode(captions), words.tokens_at_most)
+        tokens = tokens.masked_fill(~mask, _padding(trained))
         return torch.from_numpy(text.run(["embeddings"], {"tokens": tokens.numpy()})[0])
 
     return encode_image, encode_text

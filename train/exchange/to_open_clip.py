@@ -53,6 +53,9 @@ def write(trained: Trained, folder: Path) -> list[str]:
             "resize_mode": "squash",
         },
     }
+    bias = trained.model.temperature.bias
+    if bias is not None:
+        settings["model_cfg"]["init_logit_bias"] = float(bias)
     storage.write_json(str(folder / "open_clip_config.json"), settings)
     trained.bert.config.save_pretrained(folder)
     write_tokenizer(trained, folder)
@@ -62,6 +65,7 @@ def write(trained: Trained, folder: Path) -> list[str]:
     weight = _without_bias(trained.model.text_projection, scale=tensors[f"{last}weight"], shift=tensors[f"{last}bias"])
     tensors |= {last + name: torch.ones_like(tensors[last + name]) for name in ("weight", "bias")}
     tensors |= {"text.proj.weight": weight, "logit_scale": -trained.model.temperature.value().log()}
+    tensors |= {} if bias is None else {"logit_bias": bias}
     save_file({name: values.contiguous() for name, values in tensors.items()}, folder / WEIGHTS)
     notes = [
         "needs the packages open_clip_torch and transformers",

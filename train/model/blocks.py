@@ -9,6 +9,7 @@ import torch
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
+from altalign.errors import UsageError
 from altalign.train.run import weights
 from altalign.train.settings.training import ImageTowerSettings, TextTowerSettings
 
@@ -34,6 +35,22 @@ class Tower(nn.Module):
     """What all towers have: first weights that may be somebody else's, and that may stay as they are."""
 
     frozen = False
+    after_layers: tuple[str, ...] = ()  # names of what follows the last layer begin so
+    _still: tuple[nn.Module, ...] = ()  # frozen parts of a tower that learns
+
+    def layers(self) -> list[nn.Module]:
+        """The blocks, in the order in which they compute."""
+        raise NotImplementedError
+
+    def depths(self) -> dict[str, int]:
+        """The group of each parameter by its name: 0 before the layers, then one a layer, then what follows them."""
+        layers = self.layers()
+        numbers = {id(one): number for number, layer in enumerate(layers, start=1) for one in layer.parameters()}
+        last = len(layers) + 1
+        return {
+            name: numbers.get(id(one), last if name.startswith(self.after_layers or ("\0",)) else 0)
+            for name, one in self.named_parameters()
+        }
 
     def begin(
         self,
@@ -45,19 +62,35 @@ class Tower(nn.Module):
         renamed: Mapping[str, str] | None = None,
     ) -> None:
         """Give `module` the weights that the settings name (`weights.read_into`), and freeze what shall stay so."""
+        section = "image" if isinstance(settings, ImageTowerSettings) else "text"
         if settings.weights:
-            section = "image" if isinstance(settings, ImageTowerSettings) else "text"
             setting = f"[{section}_tower] weights"
             weights.read_into(
                 module, settings.weights, setting=setting, prefixes=prefixes, unused=unused, renamed=renamed
             )
+        if settings.frozen_groups:
+            self._freeze(settings.frozen_groups, f"[{section}_tower] frozen_groups")
         self.frozen = settings.frozen
         if settings.frozen:
             self.requires_grad_(requires_grad=False).eval()
 
     def train(self, mode: bool = True) -> Self:  # noqa: FBT001, FBT002 - torch's signature
-        """As torch's, but a frozen tower stays in evaluation: its running statistics, and nothing dropped."""
-        return super().train(mode and not self.frozen)
+        """As torch's, but what is frozen stays in evaluation: its running statistics, and nothing dropped."""
+        super().train(mode and not self.frozen)
+        for module in self._still:
+            module.eval()
+        return self
+
+    def _freeze(self, groups: int, setting: str) -> None:
+        """Freeze the first groups of layers."""
+        if groups > 1 + (layers := len(self.layers())):
+            why = f"the tower has {layers + 1}: what is before its layers, and {layers} layers"
+            raise UsageError(f"{setting} = {groups}: {why}; give fewer, or frozen = true")
+        depths, parameters = self.depths(), dict(self.named_parameters())
+        for name, one in parameters.items():
+            one.requires_grad = depths[name] >= groups
+        of = [(module, list(module.parameters())) for module in self.modules()]
+        self._still = tuple(each for each, own in of if own and not any(one.requires_grad for one in own))
 
 
 def replace(module: nn.Module, kind: type[nn.Module], made: Callable[[Any], nn.Module]) -> None:

@@ -4,6 +4,7 @@ And the classifier: the image tower alone, with a head.
 """
 
 import math
+from functools import partial
 from typing import get_args
 
 import torch
@@ -12,7 +13,7 @@ from torch.nn import functional
 
 from altalign.train.model.drawn import Mixup
 from altalign.train.model.image_tower import ImageTower
-from altalign.train.model.text_tower import BartTower, Captioner, Packed, TextTower
+from altalign.train.model.text_tower import BartTower, Captioner, ClipTower, Packed, TextTower
 from altalign.train.model.vision_transformer import ImageDecoder, VisionTower, patch_px
 from altalign.train.run import weights
 from altalign.train.settings.nlip import CaptionerSettings, ReconstructionSettings
@@ -20,23 +21,35 @@ from altalign.train.settings.training import OF_RUN, ImageTowerSettings, TextTow
 from altalign.train.settings.types import Part
 
 PARTS: tuple[Part, ...] = get_args(Part)
+_TEXT_TOWERS = {"bert": TextTower, "bart": BartTower, "clip": ClipTower, "siglip": ClipTower}
 _HEAD_STD = 0.01  # ours: the paper does not say how the layer begins
 Prompted = tuple[torch.Tensor, torch.Tensor]  # tokens int64 (n, length) and their mask
 
 
 class Temperature(nn.Module):
-    """ALIGN's sigma, which divides similarities. Its logarithm is the parameter, so that it stays above 0."""
+    """ALIGN's sigma, which divides similarities. Its logarithm is the parameter, so that it stays above 0.
+
+    For a loss by sigmoids a `bias` is added to what it divides (SigLIP, section 3.2), learned as it is.
+    """
 
     logarithm: torch.Tensor
+    bias: torch.Tensor | None
 
-    def __init__(self, start: float, *, learned: bool, at_least: float = 1e-6, at_most: float = 1e6) -> None:
+    def __init__(
+        self, start: float, *, learned: bool, at_least: float = 1e-6, at_most: float = 1e6, bias: float | None = None
+    ) -> None:
         super().__init__()
         self._range = math.log(at_least), math.log(at_most)
-        logarithm = torch.tensor(math.log(start))
-        if learned:
-            self.logarithm = nn.Parameter(logarithm)
-        else:
-            self.register_buffer("logarithm", logarithm)
+        for name, number in (("logarithm", math.log(start)), ("bias", bias)):
+            value = None if number is None else torch.tensor(number)
+            if learned and value is not None:
+                setattr(self, name, nn.Parameter(value))
+            else:
+                self.register_buffer(name, value)
+
+    def forward(self) -> torch.Tensor:
+        """What a loss makes logits with: the temperature, (), or temperature and bias, (2)."""
+        return self.value() if self.bias is None else torch.stack([self.value(), self.bias])
 
     def value(self) -> torch.Tensor:
         """The temperature, with gradient where it is learned."""
@@ -74,12 +87,14 @@ class DualEncoder(nn.Module):
         with torch.random.fork_rng(devices=[]):
             torch.default_generator.manual_seed(seed)  # of the CPU alone, where weights are drawn
             self.image_tower = image_tower_of(image)
-            text_tower = BartTower if text.architecture == "bart" else TextTower
-            self.text_tower = text_tower(text, vocabulary=vocabulary, positions=positions)
+            text_tower = _TEXT_TOWERS[text.architecture](text, vocabulary=vocabulary, positions=positions)
+            self.text_tower: TextTower | BartTower | ClipTower = text_tower
             own = self.image_tower.num_features
             self.width: int = image.embedding_width or own
-            self.image_projection = nn.Identity() if self.width == own else _linear(own, self.width)
-            self.text_projection = _linear(self.text_tower.num_features, self.width)
+            is_clip = [tower.architecture.partition("_")[0] == "clip" for tower in (image, text)]
+            projection = partial(_linear, own, self.width, has_bias=not is_clip[0])
+            self.image_projection = nn.Identity() if self.width == own else projection()
+            self.text_projection = _linear(self.text_tower.num_features, self.width, has_bias=not is_clip[1])
             _from_run(self.image_projection, image, "image")
             _from_run(self.text_projection, text, "text")
             self.image_decoder = self.captioner = None
@@ -142,7 +157,7 @@ class DualEncoder(nn.Module):
             seen = mixup.mixed(images)
         if isinstance(self.image_tower, VisionTower):
             states = self.image_tower.states(seen, kept)
-            of_images = states[:, 0]
+            of_images = self.image_tower.pooled(states)
         else:
             of_images = self.image_tower(seen)
         of_texts = self.text_features(tokens, mask, packed)
@@ -208,17 +223,21 @@ def part_of(name: str) -> Part:
     raise ValueError(f"{name}: no parameter of a dual encoder")
 
 
-def _linear(width: int, width_after: int) -> nn.Linear:
-    """A linear layer as Keras starts it (COYO-ALIGN's): Glorot's uniform weights, no bias."""
-    layer = nn.Linear(width, width_after)
+def _linear(width: int, width_after: int, *, has_bias: bool = True) -> nn.Linear:
+    """A linear layer as Keras starts it (COYO-ALIGN's): Glorot's uniform weights, a bias of 0; CLIP's have none."""
+    layer = nn.Linear(width, width_after, bias=has_bias)
     nn.init.xavier_uniform_(layer.weight)
-    nn.init.zeros_(layer.bias)
+    if has_bias:
+        nn.init.zeros_(layer.bias)
     return layer
 
 
 def _from_run(layer: nn.Module, tower: ImageTowerSettings | TextTowerSettings, name: str) -> None:
-    """Give the layer after a tower what it has in the run that the tower is from; of a frozen one it is frozen too."""
-    if tower.weights.startswith(OF_RUN):
+    """Give the layer after a tower what it has in the run, or the published CLIP or SigLIP, that the tower is from.
+
+    After a frozen one it is frozen too.
+    """
+    if tower.weights.startswith(OF_RUN) or (tower.weights and tower.family in ("clip", "siglip")):
         setting = f"[{name}_tower] weights, the layer after the tower"
         weights.read_layer_into(layer, tower.weights, setting=setting, prefix=f"{name}_projection.")
         layer.requires_grad_(requires_grad=not tower.frozen)

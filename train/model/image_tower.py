@@ -86,6 +86,10 @@ class ImageTower(Tower, EfficientNet):
             renamed={theirs: own for own, theirs in align_names(self.state_dict()).items()},
         )
 
+    def layers(self) -> list[nn.Module]:
+        """The blocks of all stages."""
+        return [block for stage in self.blocks.children() for block in stage.children()]
+
     def checkpoint_stages(self, count: int) -> None:
         """Compute activations of the first stages again instead of keeping them."""
         for stage in list(self.blocks.children())[:count]:

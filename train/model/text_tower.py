@@ -5,9 +5,13 @@ has no words of its own, but those of the encoder, as in BART. Of a folder of BA
 `final_logits_bias` is 0 as published, and ours begins there).
 """
 
+from functools import partial
 from typing import Any, NamedTuple
 
 import torch
+from timm.layers.create_act import get_act_layer
+from timm.layers.norm import LayerNorm
+from timm.models.vision_transformer import Block
 from torch import nn
 from torch.nn import functional
 from transformers import BartConfig, BertConfig, BertModel
@@ -21,6 +25,7 @@ from altalign.train.settings.nlip import CaptionerSettings
 from altalign.train.settings.training import TextTowerSettings
 
 FEED_FORWARD = 4  # times the width: BERT, section 3, and BART
+_PADDING = 1  # </s> of SigLIP's vocabulary, with which its captions are padded
 _WORDS = "shared.weight"
 _PUBLISHED = {"model_type": "bart", "activation_function": "gelu", "scale_embedding": False}
 _OF_THE_ENCODER = ("encoder.", "decoder.embed_tokens.")
@@ -111,6 +116,10 @@ class TextTower(Tower):
         prefixes = ("text_tower.", "bert.", "text.transformer.", "text_model.")
         self.begin(settings, self.bert, prefixes=prefixes, unused=("pooler.", "cls.", "embeddings.position_ids"))
 
+    def layers(self) -> list[nn.Module]:
+        """The encoder's layers."""
+        return list(self.bert.encoder.layer)
+
     def set_grad_checkpointing(self, enable: bool = True) -> None:  # noqa: FBT001, FBT002 - timm's signature
         """Recompute each layer's activations instead of keeping them; transformers' switch changes with versions."""
         compute_again(self.bert.encoder.layer, enable=enable)
@@ -182,6 +191,10 @@ class BartTower(Tower):
             renamed={_WORDS: "embed_tokens.weight"} | own,
         )
 
+    def layers(self) -> list[nn.Module]:
+        """The encoder's layers."""
+        return list(self.bart.layers)
+
     def set_grad_checkpointing(self, enable: bool = True) -> None:  # noqa: FBT001, FBT002 - timm's signature
         """Recompute each layer's activations instead of keeping them; transformers' switch changes with versions."""
         compute_again(self.bart.layers, enable=enable)
@@ -198,6 +211,68 @@ class BartTower(Tower):
     def forward(self, tokens: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
         """Features (n, width) of tokens, int64 (n, length); `mask` is true where there is a token."""
         return self.states(tokens, mask)[:, 0]
+
+
+# CLIP and SigLIP ------------------------------------------------------------------------------------------------------
+
+
+class ClipTower(Tower):
+    """Maps tokens to a state of the last of timm's blocks, after a norm.
+
+    CLIP's (arXiv 2103.00020, section 2.4) is causal, and gives the state of a caption's last token. SigLIP's looks at
+    padding too, and gives the state of the last of all places: captions are as long as `positions`.
+    """
+
+    after_layers = ("norm.",)
+
+    def __init__(self, settings: TextTowerSettings, *, vocabulary: int, positions: int) -> None:
+        super().__init__()
+        self.is_causal, width, depth = settings.architecture == "clip", settings.width, settings.layers
+        made: dict[str, Any] = {
+            "mlp_ratio": FEED_FORWARD,
+            "qkv_bias": True,
+            "attn_drop": settings.dropout,
+            "proj_drop": settings.dropout,
+            "norm_layer": partial(LayerNorm, eps=1e-5 if self.is_causal else 1e-6),
+            "act_layer": get_act_layer(settings.activation),
+        }
+        self.token_embedding = nn.Embedding(vocabulary, width)
+        self.positional_embedding = nn.Parameter(torch.empty(positions, width))
+        self.blocks = nn.ModuleList([Block(width, settings.heads, **made) for _ in range(depth)])
+        self.norm = made["norm_layer"](width)
+        self.num_features: int = width
+        deviations = {"attn.qkv": width**-0.5, "attn.proj": (2 * depth * width) ** -0.5}  # of CLIP's code
+        deviations |= {"mlp.fc1": (2 * width) ** -0.5, "mlp.fc2": (2 * depth * width) ** -0.5}
+        nn.init.normal_(self.token_embedding.weight, std=0.02)
+        nn.init.normal_(self.positional_embedding, std=0.01)
+        for block in self.blocks:
+            for name, deviation in deviations.items():
+                nn.init.normal_(block.get_parameter(f"{name}.weight"), std=deviation)
+                nn.init.zeros_(block.get_parameter(f"{name}.bias"))
+        if settings.weights:
+            weights.check_published(settings.weights, "text", activation=settings.activation, heads=settings.heads)
+        self.begin(settings, self, prefixes=("text_tower.",), unused=())
+
+    def layers(self) -> list[nn.Module]:
+        """The blocks."""
+        return list(self.blocks)
+
+    def set_grad_checkpointing(self, enable: bool = True) -> None:  # noqa: FBT001, FBT002 - timm's signature
+        """Recompute each block's activations instead of keeping them."""
+        compute_again(self.blocks, enable=enable)
+
+    def forward(self, tokens: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+        """Features (n, width) of tokens, int64 (n, length); `mask` is true where there is a token."""
+        if not self.is_causal:
+            missing = len(self.positional_embedding) - tokens.shape[1]
+            tokens = functional.pad(tokens.masked_fill(~mask, _PADDING), (0, missing), value=_PADDING)
+        states = self.token_embedding(tokens) + self.positional_embedding[: tokens.shape[1]]
+        for block in self.blocks:
+            states = block(states, is_causal=self.is_causal)
+        if not self.is_causal:
+            return self.norm(states[:, -1])
+        last = (mask.sum(1) - 1)[:, None, None].expand(-1, 1, states.shape[2])
+        return self.norm(states.gather(1, last)[:, 0])
 
 
 class Captioner(nn.Module):

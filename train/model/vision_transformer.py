@@ -1,19 +1,34 @@
 """ViT of timm's blocks (ZeroVL section 2.2; arXiv 2010.11929, table 1), and MAE's decoder of its masked patches."""
 
+from functools import partial
+from typing import Any
+
 import torch
-from timm.data.constants import IMAGENET_DEFAULT_MEAN, IMAGENET_DEFAULT_STD
+from timm.data.constants import IMAGENET_DEFAULT_MEAN, IMAGENET_DEFAULT_STD, OPENAI_CLIP_MEAN, OPENAI_CLIP_STD
+from timm.layers.norm import LayerNorm
 from timm.models import checkpoint_seq
 from timm.models.vision_transformer import Block, VisionTransformer
 from torch import nn
 
 from altalign.train.model.blocks import Tower
+from altalign.train.run import weights
 from altalign.train.settings.nlip import ReconstructionSettings
 from altalign.train.settings.training import ImageTowerSettings
 
 SIZES = {"ti": (192, 12), "s": (384, 12), "b": (768, 12), "l": (1024, 24)}  # width, blocks; Ti and S are DeiT's
 HEAD_WIDTH = 64  # of the decoder too (NLIP, experimental settings)
 _EPSILON = 1e-6  # of a patch's variance, as in MAE's code
-MEANS_AND_DEVIATIONS = {"range": ((0.5,) * 3, (0.5,) * 3), "imagenet": (IMAGENET_DEFAULT_MEAN, IMAGENET_DEFAULT_STD)}
+MEANS_AND_DEVIATIONS = {
+    "range": ((0.5,) * 3, (0.5,) * 3),
+    "imagenet": (IMAGENET_DEFAULT_MEAN, IMAGENET_DEFAULT_STD),
+    "clip": (OPENAI_CLIP_MEAN, OPENAI_CLIP_STD),
+}
+# what CLIP's and SigLIP's have beside timm's ViT: a norm before the blocks; a query in the place of [CLS]
+FORMS: dict[str, dict[str, Any]] = {
+    "vit": {},
+    "clip": {"pre_norm": True, "norm_layer": partial(LayerNorm, eps=1e-5)},
+    "siglip": {"class_token": False, "global_pool": "map"},
+}
 
 
 def patch_px(architecture: str) -> int:
@@ -22,19 +37,20 @@ def patch_px(architecture: str) -> int:
 
 
 class VisionTower(Tower, VisionTransformer):
-    """Images to the [CLS] of the last block, `num_features` wide.
+    """Images to the [CLS] of the last block, or what SigLIP's pooling makes of its patches, `num_features` wide.
 
-    The names of its state are those of timm's vit_*_patch*_224, less `head`. Positions are interpolated for images of
-    another side than `positions_px`.
+    The names of its state are those of timm's vit_*_patch*_224 (`_clip_224`, `_siglip_224`), less `head`. Positions are
+    interpolated for images of another side than `positions_px`.
     """
 
+    after_layers = ("norm.", "attn_pool.")
     num_features: int
     divisor: torch.Tensor
     shift: torch.Tensor
 
     def __init__(self, settings: ImageTowerSettings) -> None:
         patch = patch_px(settings.architecture)
-        width, blocks = SIZES[settings.architecture.removeprefix("vit_")[:-2]]
+        width, blocks = SIZES[settings.architecture.partition("_")[2][:-2]]
         heads = max(1, round(width / HEAD_WIDTH * (settings.width or 1)))
         super().__init__(
             img_size=settings.positions_px,
@@ -44,26 +60,41 @@ class VisionTower(Tower, VisionTransformer):
             depth=max(1, round(blocks * (settings.depth or 1))),
             num_heads=heads,
             dynamic_img_size=True,
+            act_layer=settings.activation,
+            **FORMS[settings.family],
         )
         mean, deviation = MEANS_AND_DEVIATIONS[settings.normalisation]
         self.register_buffer("divisor", 255 * torch.tensor(deviation).view(3, 1, 1), persistent=False)
         self.register_buffer("shift", (torch.tensor(mean) / torch.tensor(deviation)).view(3, 1, 1), persistent=False)
+        if settings.weights and settings.family != "vit":
+            weights.check_published(settings.weights, "image", activation=settings.activation, heads=heads)
         self.begin(settings, self, prefixes=("image_tower.",), unused=("head.",))
 
+    def layers(self) -> list[nn.Module]:
+        """The blocks."""
+        return list(self.blocks)
+
     def forward(self, x: torch.Tensor, kept: torch.Tensor | None = None) -> torch.Tensor:  # pyright: ignore[reportIncompatibleMethodOverride]
-        """Features (n, num_features) of images: the [CLS] of `states`."""
-        return self.states(x, kept)[:, 0]
+        """Features (n, num_features) of images, `pooled` from their `states`."""
+        return self.pooled(self.states(x, kept))
+
+    def pooled(self, states: torch.Tensor) -> torch.Tensor:
+        """Features (n, num_features) of states: the [CLS]; or what is pooled."""
+        return states[:, 0] if self.attn_pool is None else self.attn_pool(states)
 
     def states(self, x: torch.Tensor, kept: torch.Tensor | None = None) -> torch.Tensor:
         """States (n, 1 + patches, num_features) of images (n, 3, height, width), uint8 or floats from 0 to 255.
 
-        Sides are multiples of a patch. `kept`, int64 (n, k), are the patches that are looked at, counted row by row.
+        SigLIP's have no [CLS] before the patches. Sides are multiples of a patch. `kept`, int64 (n, k), are the patches
+        that are looked at, counted row by row.
         """
         pixels = x.to(self.get_parameter("norm.weight").dtype) / self.divisor - self.shift
         tokens = self._pos_embed(self.patch_embed(pixels))
         if kept is not None:
             chosen = kept[..., None].expand(-1, -1, tokens.shape[-1])
-            tokens = torch.cat([tokens[:, :1], tokens[:, 1:].gather(1, chosen)], dim=1)
+            before = self.num_prefix_tokens
+            tokens = torch.cat([tokens[:, :before], tokens[:, before:].gather(1, chosen)], dim=1)
+        tokens = self.norm_pre(tokens)
         tokens = checkpoint_seq(self.blocks, tokens) if self.grad_checkpointing else self.blocks(tokens)
         return self.norm(tokens)
 

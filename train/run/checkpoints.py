@@ -2,6 +2,7 @@
 
     checkpoints/step-NNNNNNN/
       model.safetensors       weights and buffers of the towers, the temperature
+      average.safetensors     the same of their moving average, where one is kept
       optimizer.safetensors   the optimiser's tensors, by PARAMETER/KEY
       moments/*.safetensors   of a sharded training: those that ranks hold parts of, each rank's in a file
       optimizer.json          its numbers, by PARAMETER/KEY
@@ -36,7 +37,8 @@ from altalign.train.run.sharded_tensors import Meeting
 
 _PARTIAL = ".partial"
 _OF_THE_OPTIMIZER = ("optimizer.", "moments/")  # names begin so
-_FILES = {"model.safetensors", "optimizer.safetensors", "optimizer.json", "state.json", "config.toml", "tokenizer.json"}
+_WEIGHTS, _AVERAGE = "model.safetensors", "average.safetensors"
+_FILES = {_WEIGHTS, "optimizer.safetensors", "optimizer.json", "state.json", "config.toml", "tokenizer.json"}
 
 
 def folder_of(run_folder: str, step: int) -> Path:
@@ -74,9 +76,16 @@ class Kept:
     numbers: Mapping[str, object]
     parts: Mapping[str, Tensor] = field(default_factory=dict)
     meeting: Meeting | None = None
+    average: Mapping[str, Tensor] = field(default_factory=dict)  # of weights, where one is kept
 
     @classmethod
-    def now(cls, model: nn.Module, optimizer: Optimizer, meeting: Meeting | None = None) -> Self:
+    def now(
+        cls,
+        model: nn.Module,
+        optimizer: Optimizer,
+        meeting: Meeting | None = None,
+        average: Mapping[str, Tensor] | None = None,
+    ) -> Self:
         """Those of now. Of a sharded model all ranks call it, with where they meet."""
         names, layout = _names(optimizer), optimizer.state_dict()
         moments, numbers = dict[str, Tensor](), dict[str, object]()
@@ -88,13 +97,14 @@ class Kept:
             for group in layout["param_groups"]
         ]
         parts = meeting.parts_of(moments) if meeting is not None else {}
-        weights = dict[str, Tensor]()
-        for name, value in model.state_dict().items():
-            gathered = sharded_tensors.whole(value)  # one at a time: not all of them fit
-            if meeting is None or meeting.is_first:
-                weights[name] = _copy(gathered)
+        weights, averages = dict[str, Tensor](), dict[str, Tensor]()
+        for copies, tensors in ((weights, model.state_dict()), (averages, average or {})):
+            for name, value in tensors.items():
+                gathered = sharded_tensors.whole(value)  # one at a time: not all of them fit
+                if meeting is None or meeting.is_first:
+                    copies[name] = _copy(gathered)
         own = {name: _copy(value) for name, value in moments.items() if name not in parts}
-        return cls(weights, own, {"state": numbers, "groups": groups}, parts, meeting)
+        return cls(weights, own, {"state": numbers, "groups": groups}, parts, meeting, averages)
 
 
 def save(run_folder: str, step: int, kept: Kept, state: Mapping[str, object], *, keep: int) -> None:
@@ -121,7 +131,9 @@ def save(run_folder: str, step: int, kept: Kept, state: Mapping[str, object], *,
                 published = {f"moments/{name}": digest for files in machines for name, digest in files.items()}
             if not meeting.is_first:
                 return
-        for name, tensors in (("model.safetensors", kept.weights), ("optimizer.safetensors", kept.moments)):
+        averages = {_AVERAGE: kept.average} if kept.average else {}
+        files = {_WEIGHTS: kept.weights, **averages, "optimizer.safetensors": kept.moments}
+        for name, tensors in files.items():
             try:
                 save_file(dict(tensors), partial / name)
             except SafetensorError as error:  # what it says of a full disk is text
@@ -228,18 +240,32 @@ def on_all_machines(run_folder: str, chosen: Path | None, ranks: Ranks, *, goes_
     return ranks.first_then_others(lambda: folder_of(run_folder, step))
 
 
-def load_model(place: Path, model: nn.Module, *, optional: tuple[str, ...] = ()) -> None:
-    """Give the model a checkpoint's weights; parts with names that begin with one of `optional` may be in one alone."""
+def weights_of(place: Path, *, averaged: bool) -> Path:
+    """The file of a checkpoint's weights, or of their moving average."""
+    return place / (_AVERAGE if averaged else _WEIGHTS)
+
+
+def load_average(place: Path, values: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """A checkpoint's moving average, as `values` are; of those that are spread over ranks, this rank's parts."""
+    return _read(weights_of(place, averaged=True), values.get)
+
+
+def load_model(place: Path, model: nn.Module, *, optional: tuple[str, ...] = (), averaged: bool = False) -> None:
+    """Give the model a checkpoint's weights, or their average.
+
+    Parts with names that begin with one of `optional` may be in one alone.
+    """
+    path = weights_of(place, averaged=averaged)
     try:
         own = model.state_dict()
-        tensors = _read(place / "model.safetensors", own.get)
+        tensors = _read(path, own.get)
         if optional:
             shared = {name: value for name, value in tensors.items() if name in own or not name.startswith(optional)}
             tensors = {name: value for name, value in own.items() if name.startswith(optional)} | shared
         model.load_state_dict(tensors)
     except (SafetensorError, RuntimeError) as error:
         why = f"not the weights of the model that config.toml describes ({str(error).strip().splitlines()[-1].strip()})"
-        raise DamagedError(f"{place / 'model.safetensors'}: {why}") from None
+        raise DamagedError(f"{path}: {why}") from None
 
 
 def load_optimizer(place: Path, optimizer: Optimizer, *, optional: tuple[str, ...] = ()) -> None:

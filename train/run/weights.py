@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Mapping, Sequence
+from io import BytesIO
 from pathlib import Path
 
 import torch
@@ -11,13 +12,14 @@ from torch import nn
 
 from altalign import storage
 from altalign.errors import UnreadableError, UsageError
-from altalign.train.run import checkpoints
+from altalign.train.run import checkpoints, published
 from altalign.train.settings.training import OF_RUN
 
 _OF_FOLDERS = ("model.safetensors", "open_clip_model.safetensors")
+_PICKLES_OF_FOLDERS = ("pytorch_model.bin", "open_clip_pytorch_model.bin")
 _PICKLES = (".bin", ".pt", ".pth", ".ckpt", ".pkl")
 # of which a model with shorter captions takes the first
-_POSITIONS = ("embeddings.position_embeddings.weight", "embed_positions.weight")
+_POSITIONS = ("embeddings.position_embeddings.weight", "embed_positions.weight", "positional_embedding")
 
 
 def read_into(
@@ -33,7 +35,8 @@ def read_into(
 
     Names in the file may all the same begin with one of `prefixes` (the file is of a larger model, whose other parts
     are left out); names that then begin with one of `unused` are left out too, and those in `renamed` get its names.
-    Counts of batches may be missing. Of a longer table of positions the first are taken. No pickle is read.
+    Counts of batches may be missing. Of a longer table of positions the first are taken. Of a pickle tensors alone are
+    read, and no code is run.
     """
     tensors = _read(path.removeprefix("open_clip:"), setting)
     for prefix in prefixes:
@@ -59,6 +62,13 @@ def check_there(path: str, setting: str) -> None:
             raise _missing(path, setting)
         if storage.kind(plain) == "folder":
             _files(plain, setting)
+
+
+def check_published(path: str, tower: str, *, activation: str, heads: int) -> None:
+    """Refuse a folder of a published model that computes otherwise than the settings say."""
+    if not path.startswith(OF_RUN) and Path(path).is_dir():
+        file = _files(path, f"[{tower}_tower] weights")[0]
+        published.check(path, file, tower, activation=activation, heads=heads)
 
 
 def _fill(module: nn.Module, tensors: dict[str, torch.Tensor], path: str, setting: str) -> None:
@@ -90,16 +100,30 @@ def _read(path: str, setting: str) -> dict[str, torch.Tensor]:
             path = str(checkpoints.chosen(path.removeprefix(OF_RUN), None, goes_on=False) / "model.safetensors")
         except UsageError as error:
             raise UsageError(f"{setting}: {error}") from None
-    if path.endswith(_PICKLES):
-        raise UsageError(f"{setting}: {path}: a pickle may run code when it is read; give safetensors")
     if not storage.is_remote(path) and Path(path).is_dir():
         return {name: tensor for file in _files(path, setting) for name, tensor in _read(file, setting).items()}
     try:
-        return load(storage.read_bytes(path))
+        held = storage.read_bytes(path)
+        return published.as_ours(_unpickled(held, path, setting) if path.endswith(_PICKLES) else load(held))
     except FileNotFoundError:
         raise _missing(path, setting) from None
     except SafetensorError as error:
         raise UnreadableError(f"{setting}: {path}: no safetensors file: {error}") from None
+
+
+def _unpickled(held: bytes, path: str, setting: str) -> dict[str, torch.Tensor]:
+    """The tensors that `torch.save` wrote, or those of a checkpoint of open_clip's trainer."""
+    try:
+        found = torch.load(BytesIO(held), map_location="cpu", weights_only=True)
+        tensors = found.get("state_dict", found)
+        if all(isinstance(one, torch.Tensor) for one in tensors.values()):
+            return tensors
+    except (MemoryError, UsageError):
+        raise
+    except Exception:
+        pass
+    why = "more than a table of tensors, and a pickle may run code when it is read"
+    raise UsageError(f"{setting}: {path}: {why}; give safetensors")
 
 
 def _missing(path: str, setting: str) -> UsageError:
@@ -112,7 +136,7 @@ def _files(folder: str, setting: str) -> list[str]:
     index = Path(folder, "model.safetensors.index.json")
     if index.is_file():
         return [str(Path(folder, name)) for name in sorted(set(json.loads(index.read_text())["weight_map"].values()))]
-    for file in (Path(folder, name) for name in _OF_FOLDERS):
+    for file in (Path(folder, name) for name in (*_OF_FOLDERS, *_PICKLES_OF_FOLDERS)):
         if file.is_file():
             return [str(file)]
     why = f"a folder without {' or '.join(_OF_FOLDERS)}"

@@ -145,12 +145,16 @@ class EvaluationSettings(Settings):
 
     retrieval: list[RetrievalSet] = Field(default_factory=list)
     """Sets for image-text retrieval (section 5.1), one `[[evaluation.retrieval]]` each."""
+    sets: str = ""  # ours
+    """Sets of any task measured with them: a file of `altalign eval --sets`. Empty: none."""
     resize_px: Whole = 0
     """Side of the square before the central crop. `0`: as in training."""
     crop_px: Whole = 0
     """Side of the central crop. `0`: as in training."""
     keep_aspect_ratio: bool = False
     """Resize the short side instead of to a square before the crop (ZeroVL)."""
+    averaged: bool = False  # ours
+    """Evaluate, encode and export the moving average of `[optimizer] average`, not the last weights."""
 
     @model_validator(mode="after")
     def _names_differ(self) -> Self:

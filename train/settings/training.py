@@ -5,7 +5,7 @@ Numbers are of the ALIGN paper (sections 4 to 6) unless marked "ours".
 """
 
 from collections.abc import Mapping
-from typing import Annotated, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import BeforeValidator, Field, model_validator
 
@@ -30,9 +30,11 @@ from altalign.train.settings.types import (
 
 Precision = Literal["float32", "tf32", "bfloat16"]
 OF_RUN = "run:"  # before the folder of a training run, whose newest checkpoint is meant
+Activation = Literal["gelu", "quick_gelu", "gelu_tanh"]
 Architecture = Literal[
     "b0", "b1", "b2", "b3", "b4", "b5", "b6", "b7", "l2",
     "vit_ti16", "vit_s16", "vit_s32", "vit_b16", "vit_b32", "vit_l16",
+    "clip_b16", "clip_b32", "clip_l14", "siglip_b16", "siglip_l16",
 ]  # fmt: skip
 
 
@@ -53,13 +55,17 @@ class ImageTowerSettings(Settings):
     """EfficientNet with global pooling, without the 1x1 convolution of its head (section 5), or ZeroVL's ViT."""
 
     architecture: Architecture = "l2"
-    """EfficientNet-B0 to B7 or L2 (the main model), or a ViT by size and patch side (ZeroVL: `vit_b16`)."""
+    """EfficientNet-B0 to B7 or L2 (the main model), or a ViT by size and patch side (ZeroVL: `vit_b16`), or that of
+    CLIP or SigLIP.
+    """
+    activation: Activation = "gelu"
+    """ViT: `quick_gelu` in OpenAI's CLIP, `gelu_tanh` in SigLIP (open_clip computes it with `gelu`)."""
     width: Factor = 0.0
     """Factor of channels (ViT: heads) for small trials; `0`: the architecture's own."""
     depth: Factor = 0.0
     """Factor of blocks for small trials; `0`: the architecture's own."""
-    normalisation: Literal["range", "imagenet"] = "range"
-    """Pixels from -1 to 1, or by ImageNet's mean and deviation (weights of DeiT and MAE)."""
+    normalisation: Literal["range", "imagenet", "clip"] = "range"
+    """Pixels from -1 to 1 (SigLIP too), or by mean and deviation of ImageNet (weights of DeiT and MAE) or CLIP."""
     positions_px: Positive = 224
     """ViT: image side of the position embeddings, which are interpolated for another `crop_px`."""
     token_drop: Share = 0.0
@@ -75,16 +81,23 @@ class ImageTowerSettings(Settings):
     batch_norm_momentum: Annotated[float, Field(ge=0, lt=1)] = 0.99
     """Share of the running statistics kept at each step, as in Keras."""
     weights: str = ""
-    """Initial weights (safetensors): a file, a folder of open_clip or AlignModel, or `run:FOLDER` with the layer after
-    the tower. Empty: from scratch.
+    """Initial weights: a file, a folder of open_clip, AlignModel, or transformers' CLIP or SigLIP, or `run:FOLDER`, of
+    runs, CLIP and SigLIP with the layer after the tower. Empty: from scratch.
     """
     frozen: bool = False
     """Do not train this tower, nor a layer after it that comes from a run."""
+    frozen_groups: Whole = 0  # ours
+    """Do not train the first groups of layers: the stem (ViT: embeddings), then a block each."""
 
     @property
     def is_vit(self) -> bool:
         """Whether it is a ViT, which has patches and no batch norm."""
-        return self.architecture.startswith("vit_")
+        return self.family in ("vit", "clip", "siglip")
+
+    @property
+    def family(self) -> str:
+        """What stands before the size: `vit`, `clip`, `siglip`; of an EfficientNet the size."""
+        return self.architecture.partition("_")[0]
 
     @property
     def has_groups(self) -> bool:
@@ -93,8 +106,12 @@ class ImageTowerSettings(Settings):
 
     @model_validator(mode="after")
     def _is_of_its_kind(self) -> Self:
-        if self.normalisation == "imagenet" and not self.is_vit:
-            raise ValueError(f'normalisation = "imagenet", and {self.architecture} is no ViT; give "range", or a ViT')
+        for name, value, own in (
+            ("normalisation", self.normalisation, "range"),
+            ("activation", self.activation, "gelu"),
+        ):
+            if value != own and not self.is_vit:
+                raise ValueError(f'{name} = "{value}", and {self.architecture} is no ViT; give "{own}", or a ViT')
         if self.token_drop and not self.is_vit:
             raise ValueError(f"token_drop = {self.token_drop:g}, and {self.architecture} is no ViT; give 0, or a ViT")
         return self
@@ -103,8 +120,10 @@ class ImageTowerSettings(Settings):
 class TextTowerSettings(Settings):
     """BERT, the last layer's [CLS], then a linear layer to the width of the embeddings (section 5)."""
 
-    architecture: Literal["bert", "bart"] = "bert"
-    """BERT, or BART's encoder, which a captioner needs (NLIP)."""
+    architecture: Literal["bert", "bart", "clip", "siglip"] = "bert"
+    """BERT; BART's encoder, which a captioner needs (NLIP); or the text tower of CLIP or SigLIP."""
+    activation: Activation = "gelu"
+    """CLIP, SigLIP: as in the image tower."""
     layers: Annotated[Positive, Field(le=1_000)] = 24
     """Layers: Mini 4, Medium 8, Base 12, Large 24."""
     width: Positive = 1024
@@ -114,30 +133,43 @@ class TextTowerSettings(Settings):
     dropout: Share = 0.1
     """Of hidden states and attention, as in BERT."""
     weights: str = ""
-    """Initial weights (safetensors): a file, a folder of BERT, open_clip or AlignModel, or `run:FOLDER`. Empty: from
-    scratch.
+    """Initial weights: a file, a folder of BERT, open_clip, AlignModel, or transformers' CLIP or SigLIP, or
+    `run:FOLDER`. Empty: from scratch.
     """
     frozen: bool = False
     """Do not train this tower, nor a layer after it that comes from a run."""
+    frozen_groups: Whole = 0  # ours
+    """Do not train the first groups of layers: the embeddings, then a layer each."""
+
+    @property
+    def family(self) -> str:
+        """The architecture."""
+        return self.architecture
 
     @model_validator(mode="after")
     def _heads_divide_the_width(self) -> Self:
+        if self.activation != "gelu" and self.family not in ("clip", "siglip"):
+            raise ValueError(f'activation = "{self.activation}", and {self.family} has "gelu"; leave it out')
         if self.width % self.heads:
             raise ValueError(f"width ({self.width}) is no multiple of heads ({self.heads}); give other heads")
         return self
 
 
 class LossSettings(Settings):
-    """Normalised softmax over the global batch in both directions (section 4.1)."""
+    """Normalised softmax over the global batch in both directions (section 4.1), or SigLIP's sigmoids."""
 
+    name: Literal["softmax", "sigmoid"] = "softmax"
+    """`sigmoid`: each image with each text is a decision by itself (SigLIP, 3.2)."""
     weight: AtLeast0 = 1.0
     """Factor beside the losses of `[reconstruction]` and `[captioner]` (NLIP: beta, 1)."""
     directions: Literal["sum", "mean"] = "sum"
     """Add (the paper) or average image-to-text and text-to-image."""
     label_smoothing: Share = 0.1
-    """Target of the match is 1 - this + this/N, of every other candidate this/N."""
+    """Target of the match is 1 - this + this/N, of every other candidate this/N. Left out with `sigmoid`: 0."""
     temperature: Temperature = 1.0
-    """Initial or fixed temperature."""
+    """Initial or fixed temperature. Left out with `sigmoid`: 0.1, SigLIP's."""
+    bias: float = -10.0
+    """`sigmoid`: what is added to the logits at first (SigLIP, 3.2), or always; learned where the temperature is."""
     temperature_learned: bool = True
     """Learn the temperature's logarithm, without weight decay or trust ratio."""
     temperature_range: list[Temperature] = Field(default_factory=lambda: [1e-6, 1e6])
@@ -150,6 +182,20 @@ class LossSettings(Settings):
     """Mix image pixels, text features, or either by a coin at each step."""
     mixup_group: Annotated[Positive, Field(ge=2)] = 16  # ours
     """Pairs that are mixed among each other: the first with the last, and so on."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _begins_as_siglip(cls, values: Any) -> Any:
+        is_sigmoid = isinstance(values, Mapping) and values.get("name") == "sigmoid"
+        return {"label_smoothing": 0.0, "temperature": 0.1, **values} if is_sigmoid else values
+
+    @model_validator(mode="after")
+    def _has_no_candidates(self) -> Self:
+        of_candidates = ("label_smoothing", "directions", "negatives", "mixup")
+        wrong = next((name for name in of_candidates if getattr(self, name) not in (0, 1, "sum")), "")
+        if self.name == "sigmoid" and wrong:
+            raise ValueError(f'name = "sigmoid" with {wrong} = {getattr(self, wrong)}, of softmax alone; leave it out')
+        return self
 
     @model_validator(mode="after")
     def _temperature_is_in_its_range(self) -> Self:
@@ -184,6 +230,12 @@ class OptimizerSettings(Settings):
     """LAMB and LARS: parameters without trust ratio. The temperature never has one."""
     rate_factors: dict[Part, AtLeast0] = Field(default_factory=dict)
     """Factor of the learning rate of each part of the model; default 1."""
+    layer_decay: dict[Literal["image_tower", "text_tower"], Annotated[float, Field(gt=0, le=1)]] = Field(
+        default_factory=dict
+    )
+    """By tower, factor of the rate from each layer to the one before it; what follows the last has 1 (BEiT)."""
+    average: Share = 0.0  # ours
+    """Share of a moving average of the weights that a step keeps, such as 0.9999. `0`: no average."""
 
 
 class ScheduleSettings(Settings):
@@ -293,14 +345,18 @@ class TrainConfig(Settings):
                 f"[evaluation] crop_px ({crop}) is above resize_px ({resize}; 0: as in [data]); lower the one or raise "
                 "the other"
             )
+        if evaluation.averaged and not self.optimizer.average:
+            raise ValueError(
+                "[evaluation] averaged = true with [optimizer] average = 0: no average is kept; train with one"
+            )
         if bool(chosen.train) != bool(chosen.test):
             raise ValueError("[classification] has train or test, and not both; give the other")
         if chosen.train and not self.loop.chunk:
             raise ValueError('[loop] chunk = "auto" with [classification] train: give a number of images')
-        if chosen.train and (self.image_tower.token_drop or evaluation.retrieval):
+        if chosen.train and (self.image_tower.token_drop or evaluation.retrieval or evaluation.sets):
             raise ValueError(
-                "[classification] train, and [image_tower] token_drop or [[evaluation.retrieval]], which are of "
-                "captions; leave them out"
+                "[classification] train, and [image_tower] token_drop, [[evaluation.retrieval]] or [evaluation] sets, "
+                "which are of captions; leave them out"
             )
         return self
 
@@ -349,6 +405,8 @@ class TrainConfig(Settings):
                 "sharded = true": loop.sharded,
                 'chunk = "auto"': not loop.chunk,
                 "[image_tower] frozen = true": tower.frozen,
+                "[image_tower] frozen_groups": tower.frozen_groups > 0,
+                f'[image_tower] architecture = "{tower.architecture}"': tower.family == "siglip",
                 '[image_tower] batch_norm = "sync"': not tower.is_vit and tower.batch_norm == "sync",
             }
         for setting, others in refused.items():
@@ -367,12 +425,16 @@ class TrainConfig(Settings):
                     f"[noise] smoothing = {noise.smoothing:g} without estimates; give what `altalign nlip noise` made "
                     "of a training run"
                 )
+            if noise.smoothing and self.loss.name == "sigmoid":
+                raise ValueError('[noise] smoothing with [loss] name = "sigmoid", of softmax alone; leave one out')
             if noise.smoothing and (self.loss.label_smoothing or self.loss.mixup):
                 raise ValueError("[noise] smoothing with [loss] label_smoothing or mixup: the loss takes one; give 0")
         if self.reconstruction.weight and not self.image_tower.token_drop:
             raise ValueError("[reconstruction] weight without [image_tower] token_drop: no patch is masked; give 0.5")
         if captioner.weight and not (self.text_tower.architecture == "bart" and self.image_tower.is_vit):
             raise ValueError('[captioner] weight: it wants [text_tower] architecture = "bart", and a ViT; give both')
+        if (captioner.weight or self.reconstruction.weight) and self.image_tower.family == "siglip":
+            raise ValueError("[captioner] or [reconstruction] weight: a decoder wants a ViT with [CLS]; give vit_b16")
         if captioner.weight and (self.loss.mixup or self.data.word_corruption):
             raise ValueError("[captioner] weight with [loss] mixup or [data] word_corruption; give 0 for both")
         return self

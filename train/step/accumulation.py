@@ -38,6 +38,7 @@ class StepResult:
 
     loss: float  # where it is not finite, no parameter has a gradient and batch norm is as it was
     temperature: float  # that the loss was computed with
+    bias: float | None  # the same; None where the loss has none
     drift: float  # root of the mean squared distance of a pair's embeddings from the first pass's; 0 of one pass
     embeddings: Embeddings  # of this process's pairs, without gradient
     own: tuple[float, ...] = ()  # means of the losses that need no other pair: of reconstruction, of captions
@@ -144,7 +145,7 @@ def gradients(
             encoded = [encode(inner, start, collects=False) for start in starts]
     of_chunks = zip(*(some[:2] for some in encoded), strict=True)
     images, texts = (torch.cat(parts).detach().requires_grad_() for parts in of_chunks)
-    value = model.temperature.value()
+    value = model.temperature()
     temperature = value.detach().requires_grad_()
     targets = mixup.targets(images.detach()) if mixup is not None else None
     part = loss(images, texts, temperature, targets=targets, group=group)
@@ -163,7 +164,7 @@ def gradients(
         moved = zip(again[:2], embeddings, strict=True)
         apart += sum((after.detach() - before[rows]).float().square().sum() for after, before in moved)
         sums += again[2].detach() if own_weights else 0
-    own = torch.cat([torch.stack([part.detach().double(), temperature.grad.double(), apart.double()]), sums.double()])
+    own = torch.cat([one.detach().double().reshape(-1) for one in (part, apart, temperature.grad, sums)])
     return _finished(model, whole, own, value, embeddings, own_weights)
 
 
@@ -177,18 +178,20 @@ def _finished(
 ) -> StepResult:
     """Give the temperature its gradient and move running statistics; drop all gradients if one is not finite.
 
-    `own`, float64[3 + k], is this rank's loss, gradient of the temperature, squared distances between the passes, and
-    the sums of k losses of the pairs' own; `temperature` has the graph of its parameter.
+    `own`, float64[3 + k], is this rank's loss, squared distances between the passes, gradient of the temperature (and
+    of the bias), and the sums of k losses of the pairs' own; `temperature` has the graph of its parameters.
     """
     statistics = batch_norm.collected(model)
     # with DistributedDataParallel's sum of the towers' gradients the one all-reduce that grows with neither batch nor
     # chunks
     total = whole.summed(torch.cat([own, statistics.double()]))
-    summed, _, squares, *sums, sigma = torch.cat([total[: len(own)], temperature.detach().double()[None]]).tolist()
+    values, learned = temperature.detach().double().reshape(-1), temperature.numel()
+    summed, squares, *rest = torch.cat([total[: len(own)], values]).tolist()
+    sums, (sigma, *bias) = rest[learned:-learned], rest[-learned:]
     means = tuple(value / whole.size for value in sums)
     for weight, mean in zip(own_weights, means, strict=True):
         summed += weight * mean
-    result = StepResult(summed, sigma, math.sqrt(squares / whole.size), embeddings, means)
+    result = StepResult(summed, sigma, bias[0] if bias else None, math.sqrt(squares / whole.size), embeddings, means)
     if not math.isfinite(summed):
         model.zero_grad(set_to_none=True)
         batch_norm.apply_collected(model, torch.zeros_like(statistics))
@@ -196,7 +199,7 @@ def _finished(
         by_rank = whole.gathered(is_whole.to(torch.uint8)).split(list(whole.sizes))
         return replace(result, broken=tuple(rank for rank, rows in enumerate(by_rank) if not rows.all()))
     if temperature.requires_grad:
-        temperature.backward(total[1].to(temperature.dtype))
+        temperature.backward(total[2 : 2 + learned].to(temperature.dtype).view_as(temperature))
     batch_norm.apply_collected(model, total[len(own) :].to(statistics.dtype))
     return result
 

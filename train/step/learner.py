@@ -22,8 +22,9 @@ from altalign.train.run.ranks import Ranks
 from altalign.train.settings.training import LoopSettings, Precision, ScheduleSettings, TrainConfig
 from altalign.train.step import accumulation, optimizers
 from altalign.train.step.accumulation import OWN_BUFFERS, StepResult, check_sync, chunk_seed
+from altalign.train.step.average import average_of
 from altalign.train.step.global_batch import global_batch
-from altalign.train.step.loss import Noise, contrastive_loss, negatives_log_p
+from altalign.train.step.loss import Noise, contrastive_loss, negatives_log_p, sigmoid_loss
 
 if TYPE_CHECKING:
     from altalign.train.data.by_key import ByKey
@@ -49,6 +50,7 @@ class Learner:
         if config.loop.sharded and ranks.ranks > 1:
             passes.shard(self.model)
         self.optimizer = optimizers.make_optimizer(self.model, config.optimizer)
+        self.average = average_of(self.model, config.optimizer.average)
         self._towers = accumulation.towers_of(self.model)
         self._autocast, self._device = autocast(config.loop.precision, ranks.device), ranks.device
         self._own_weights = (config.reconstruction.weight, config.captioner.weight) if self.model.has_decoders else ()
@@ -85,9 +87,12 @@ class Learner:
             raise NotFiniteError(f"step {number}: the gradient's norm is {norm}; {state}")
         self.optimizer.step()
         self.model.temperature.clamp()
+        if self.average:
+            self.average.update()
         return {
             "loss": result.loss,
             "temperature": result.temperature,
+            **({"bias": result.bias} if result.bias is not None else {}),
             "rate": rate,
             "gradient_norm": norm,
             "drift": result.drift,
@@ -98,6 +103,8 @@ class Learner:
     def _loss(self, *embeddings: torch.Tensor, batch: Batch, **settings: Any) -> torch.Tensor:
         """This process's part of the loss, by how noisy each pair of the batch is held for, where settings want it."""
         chosen, noise = self._config.loss, None
+        if chosen.name == "sigmoid":
+            return chosen.weight * sigmoid_loss(*embeddings, block=self._block, group=settings["group"])
         if self._config.noise.smoothing and self._estimates is not None:
             eps = torch.from_numpy(self._estimates.floats(batch.keys)).to(self._device)
             noise = Noise(self._config.noise.smoothing * eps, self._config.noise.form)
@@ -139,6 +146,7 @@ class ClassLearner:
         self.model = model.to(ranks.device).to(memory_format=torch.channels_last)
         set_up_passes(self.model, config.loop)
         self.optimizer = optimizers.make_optimizer(self.model, config.optimizer)
+        self.average = average_of(self.model, config.optimizer.average)
         self._wrapped = DistributedDataParallel(self.model, **OWN_BUFFERS) if ranks.ranks > 1 else self.model
         self._autocast = autocast(config.loop.precision, ranks.device)
 
@@ -171,6 +179,8 @@ class ClassLearner:
         if not math.isfinite(mean) or not math.isfinite(norm):
             raise NotFiniteError(f"step {number}: the loss is {mean}, its gradient's norm {norm}, at rate {rate:.3g}")
         self.optimizer.step()
+        if self.average:
+            self.average.update()
         return {"loss": mean, "train_top1": 100 * right, "rate": rate, "gradient_norm": norm}
 
 
@@ -180,12 +190,14 @@ class ClassLearner:
 def model_of(config: TrainConfig, *, vocabulary: int) -> DualEncoder:
     """The model that the settings describe, with its first weights."""
     loss, (at_least, at_most) = config.loss, config.loss.temperature_range
+    bias = loss.bias if loss.name == "sigmoid" else None
+    begins = {"learned": loss.temperature_learned, "at_least": at_least, "at_most": at_most, "bias": bias}
     return DualEncoder(
         config.image_tower,
         config.text_tower,
         vocabulary=vocabulary,
         tokens_at_most=config.tokenizer.tokens_at_most,
-        temperature=Temperature(loss.temperature, learned=loss.temperature_learned, at_least=at_least, at_most=at_most),
+        temperature=Temperature(loss.temperature, **begins),
         reconstruction=config.reconstruction,
         captioner=config.captioner,
         seed=config.run.seed,

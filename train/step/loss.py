@@ -8,6 +8,8 @@ smoothing, weights of pairs, mixed targets) is of vectors (n,), in plain autogra
     loss of image i = logsumexp_j s_ij - (1 - smoothing) s_ii - smoothing mean_j s_ij    s_ij = x_i . y_j / temperature
 
 NLIP's noise-adaptive loss (arXiv 2212.07086) has a smoothing of its own for each pair: see `Noise`.
+
+SigLIP's loss (arXiv 2303.15343) is in the same blocks: see `sigmoid_loss`.
 """
 
 from collections.abc import Iterator
@@ -16,6 +18,7 @@ from typing import Any, Literal
 
 import torch
 from torch.autograd.function import once_differentiable
+from torch.nn import functional
 
 from altalign.train.model.drawn import Mixed
 from altalign.train.step.global_batch import GlobalBatch, Group, global_batch
@@ -95,6 +98,22 @@ def pair_losses(
     return losses if directions == "sum" else losses / 2, whole.size
 
 
+def sigmoid_loss(
+    images: torch.Tensor, texts: torch.Tensor, logits: torch.Tensor, *, block: int = 2048, group: Group = None
+) -> torch.Tensor:
+    """This process's part of SigLIP's loss of the global batch (section 3.2, algorithm 1). A collective.
+
+        - 1/N sum_i sum_j log sigmoid(z_ij (x_i . y_j / temperature + bias))    z_ij = 1 for the match, else -1
+
+    `logits` (2) are temperature and bias. Embeddings, gradients, `block` and `group` are those of `contrastive_loss`.
+    """
+    with torch.autocast(images.device.type, enabled=False):
+        kind = torch.promote_types(torch.promote_types(images.dtype, texts.dtype), torch.float32)
+        images, texts, (temperature, bias) = images.to(kind), texts.to(kind), logits.to(kind)
+        whole = global_batch(len(images), images.device, group)
+        return _Sigmoids.apply(images, texts, 1 / temperature, bias, whole, block) / whole.size  # type: ignore[operator]
+
+
 def _printed(by_others: torch.Tensor, match: torch.Tensor, weight: torch.Tensor, others: int) -> torch.Tensor:
     """NLIP's equation 10 (n,): log(1 + w / (B - 1) sum_j exp s_ij / ((1 - w) exp s_ii))."""
     weight = weight.to(match.dtype)
@@ -164,6 +183,43 @@ class _Candidates(torch.autograd.Function):
                 towards_texts[columns].addmm_(towards.T, scaled[rows])
         of_scale = (images * towards_images).sum()
         return towards_images.mul_(scale), ctx.whole.summed_own(towards_texts), of_scale, None, None, None
+
+
+class _Sigmoids(torch.autograd.Function):
+    """The sum of the losses of this process's images with all texts, (). The forward has each block's gradient too."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        images: torch.Tensor,
+        texts: torch.Tensor,
+        scale: torch.Tensor,
+        bias: torch.Tensor,
+        whole: GlobalBatch,
+        block: int,
+    ) -> torch.Tensor:
+        of_all, scaled = whole.gathered(texts), images * scale
+        towards_images, towards_texts = torch.zeros_like(images), torch.zeros_like(of_all)
+        total, of_bias = images.new_zeros(2, dtype=torch.float64)
+        for rows, columns, _, _ in _blocks(whole, (0, whole.size - 1), block, images.device):
+            matches = whole.first + rows.start - columns.start  # the diagonal that they are on
+            against = (scaled[rows] @ of_all[columns].T).add_(bias)  # - z times the logits
+            against.diagonal(matches).neg_()
+            total += functional.softplus(against).sum(dtype=torch.float64)
+            towards = against.sigmoid_()
+            towards.diagonal(matches).neg_()
+            of_bias += towards.sum(dtype=torch.float64)
+            towards_images[rows].addmm_(towards, of_all[columns])
+            towards_texts[columns].addmm_(towards.T, scaled[rows])
+        of_scale = (images * towards_images).sum()
+        of_texts = whole.summed_own(towards_texts)
+        ctx.save_for_backward(towards_images.mul_(scale), of_texts, of_scale, of_bias.to(images.dtype))
+        return total.to(images.dtype)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor | None, ...]:  # type: ignore[override]
+        return *(gradient * towards for towards in ctx.saved_tensors), None, None
 
 
 def _count(logits: torch.Tensor, hidden: Hidden, by: torch.Tensor, sums: torch.Tensor) -> None:

@@ -76,25 +76,40 @@ def _groups(model: nn.Module, settings: OptimizerSettings) -> list[dict[str, Any
         {*excludes, "batch_norm"} if "norm" in excludes else {*excludes}
         for excludes in (settings.decay_excludes, settings.trust_excludes)
     )
-    members: dict[tuple[Part, bool, bool], list[tuple[str, nn.Parameter, str]]] = {}
+    factors = _factors(model, settings)
+    members: dict[tuple[Part, bool, bool, float], list[tuple[str, nn.Parameter, str]]] = {}
     for name, parameter in model.named_parameters():
         if parameter.requires_grad:
             part, kind = part_of(name), kinds.get(name) or ("bias" if name.split(".")[-1] == "bias" else "weight")
             is_temperature = part == "temperature"
             decays = settings.weight_decay > 0 and not is_temperature and kind not in undecayed
             trusts = adapts and not is_temperature and kind not in untrusted
-            members.setdefault((part, decays, trusts), []).append((name, parameter, kind))
+            key = part, decays, trusts, factors.get(name, settings.rate_factors.get(part, 1.0))
+            members.setdefault(key, []).append((name, parameter, kind))
+    order = sorted(members, key=lambda key: (PARTS.index(key[0]), not key[1], not key[2], key[3]))
     return [
         {
-            "params": [(name, parameter) for name, parameter, _ in members[part, decays, trusts]],
-            "part": part,
-            "kinds": [kind for kind in KINDS if any(kind == each for _, _, each in members[part, decays, trusts])],
-            "weight_decay": settings.weight_decay if decays else 0.0,
-            "trust": trusts,
-            "factor": settings.rate_factors.get(part, 1.0),
+            "params": [(name, parameter) for name, parameter, _ in members[key]],
+            "part": key[0],
+            "kinds": [kind for kind in KINDS if any(kind == each for _, _, each in members[key])],
+            "weight_decay": settings.weight_decay if key[1] else 0.0,
+            "trust": key[2],
+            "factor": key[3],
         }
-        for part, decays, trusts in sorted(members, key=lambda key: (PARTS.index(key[0]), not key[1], not key[2]))
+        for key in order
     ]
+
+
+def _factors(model: nn.Module, settings: OptimizerSettings) -> dict[str, float]:
+    """The factors of parameters of towers whose rates fall from layer to layer."""
+    factors = dict[str, float]()
+    for part, decay in settings.layer_decay.items():
+        tower: Any = getattr(model, part, None)
+        if tower is None:
+            raise UsageError(f"[optimizer] layer_decay: the model has no {part}; leave it out")
+        last, whole = len(tower.layers()) + 1, settings.rate_factors.get(part, 1.0)
+        factors |= {f"{part}.{name}": whole * decay ** (last - depth) for name, depth in tower.depths().items()}
+    return factors
 
 
 # Methods -------------------------------------------------------------------------------------------------------------

@@ -96,11 +96,12 @@ NOT_ASKED = {
 }
 
 
-def run_checks(run: RunFolder, *, shards_at_most: int | None = None) -> list[Check]:
+def run_checks(run: RunFolder, *, shards_at_most: int | None = None, images_at_most: int | None = None) -> list[Check]:
     """One check for each kind of thing that was looked at, in the order of `ABOUT`.
 
     Of `shards_at_most`, those of the newest generation are read first, then those with the smallest SHA-256; None: all
-    are, and what was dropped is read, too. For a run that is damaged or not finished, some checks fail.
+    are, and what was dropped is read, too. About `images_at_most` of their images are decoded, by their keys; None: all
+    are. For a run that is damaged or not finished, some checks fail.
     """
     findings, notes = Findings(), dict[str, str]()
     manifest = Manifest.read(run, findings)
@@ -121,7 +122,9 @@ def run_checks(run: RunFolder, *, shards_at_most: int | None = None) -> list[Che
     entries = manifest.entries
     ordered = sorted((-generations.number_of(name), entry["sha256"], name) for name, entry in entries.items())
     names = sorted(name for *_, name in ordered[:shards_at_most])
-    shards = _read_shards(names, sum(entries[name]["rows"] for name in names), rules)
+    rows = sum(entries[name]["rows"] for name in names)
+    decoded = rows if images_at_most is None else min(images_at_most, rows)
+    shards = _read_shards(names, rows, rules, decoded_below=(decoded << 64) // max(1, rows))
     for each in shards:
         findings.add(each.findings)
     totals.check_shards(shards, manifest, findings)
@@ -137,17 +140,21 @@ def run_checks(run: RunFolder, *, shards_at_most: int | None = None) -> list[Che
         sample = f"in {len(names):,} of {many(len(entries), 'shard(s)')}, those with the smallest SHA-256"
         of_all = ("settings", "counts", "files", "manifest", "shard_sizes")
         notes |= {name: sample for name in ABOUT if name not in of_all}
+    if decoded < rows:
+        notes["image_sizes"] = "; ".join(["a sample by keys", *filter(None, [notes.get("image_sizes")])])
     return findings.checks(ABOUT, notes)
 
 
-def _read_shards(names: Sequence[str], rows: int, rules: Rules) -> list[shard.CheckedShard]:
+def _read_shards(names: Sequence[str], rows: int, rules: Rules, *, decoded_below: int) -> list[shard.CheckedShard]:
     """Checks shards in processes; shows how many are done as a bar on a terminal, nothing elsewhere."""
     from rich.progress import Progress
 
     threads, console, zeros = cores(), terminal.stderr(), 0
     while rows > KEYS_AT_MOST * 16**zeros:
         zeros += 1
-    read_one = processes.InProcesses(partial(shard.read, rules=rules, threads=threads, zeros=zeros))
+    read_one = processes.InProcesses(
+        partial(shard.read, rules=rules, threads=threads, zeros=zeros, decoded_below=decoded_below)
+    )
     bar = Progress(*terminal.bar_columns("shards"), console=console, disable=not console.is_terminal or not names)
     with bar, processes.OF_COMMAND.used(processes.worth(SECONDS_PER_SAMPLE * rows, min(threads, len(names)))):
         task = bar.add_task("checks", total=len(names))

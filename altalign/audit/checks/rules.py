@@ -15,7 +15,7 @@ from altalign.audit.run_folder import RunFolder
 from altalign.data.reasons import DropReason
 from altalign.data.stages import is_made_of_others
 from altalign.errors import UnreadableError, UsageError
-from altalign.filters import captions, identity, image, one_url, text, urls, words
+from altalign.filters import captions, identity, image, one_url, personal, text, urls, words
 from altalign.filters.blocked import BlockList
 from altalign.rules import reason_words
 from altalign.rules.rule import Columns, Rule
@@ -178,6 +178,7 @@ def _check_texts(
         "has_rare_ngram": pa.array(has_rare_ngram),
         "images_per_text": over(text.text_on_too_many_images, measured.texts),
         "texts_per_image": over(text.image_has_too_many_texts, identity.image_hash(identities)),
+        "has_personal": personal.has_any(caption, rules.config.text.drop_personal, rules.config.text.phone_countries),
     }
     for rule in text.RULES:
         ask(rule, columns, rules.config, where, findings)

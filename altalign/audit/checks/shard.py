@@ -1,4 +1,4 @@
-"""Reads one shard again: the whole side-car and the whole tar, with every image decoded and asked its rules."""
+"""Reads one shard again: the whole side-car and the whole tar, with images decoded and asked their rules."""
 
 import hashlib
 from collections import Counter, deque
@@ -23,6 +23,7 @@ from altalign.filters import image, pixels
 from altalign.filters.image_headers import STRICT_PILLOW, is_plain_jpeg
 from altalign.machine import interrupts, memory
 from altalign.machine.threads import AHEAD_BYTES, OF_PROCESS, in_order
+from altalign.settings.curate import CurateConfig
 
 _SHORT_SIDE_PX = 128  # images are decoded to at least this short side
 _ROWS = 1_024  # rows of a side-car that are Python objects at a time
@@ -48,11 +49,12 @@ class CheckedShard:
     parquet_sha256: str = ""
 
 
-def read(name: str, *, rules: Rules, threads: int, zeros: int) -> CheckedShard:
+def read(name: str, *, rules: Rules, threads: int, zeros: int, decoded_below: int) -> CheckedShard:
     """Checks a shard by its name, without an ending, against the rules of its run.
 
-    So many threads decode images, over all shards that are read at the same time. Only keys that begin with so many
-    zeros are kept for later; keys are hashes, so this is a random sample.
+    So many threads decode images, over all shards that are read at the same time: those of keys whose first 16 digits
+    are a number below this one. Only keys that begin with so many zeros are kept for later. Keys are hashes, so both
+    are random samples.
     """
     checked, tar = CheckedShard(name), f"shards/{name}.tar"
     with STRICT_PILLOW:
@@ -68,7 +70,7 @@ def read(name: str, *, rules: Rules, threads: int, zeros: int) -> CheckedShard:
             checked.keys = keys[np.char.startswith(keys, b"0" * zeros)]
         with OF_PROCESS.shared(threads) as pool:  # threads compare each image with its row, in order
             begun = (
-                (None, pool.submit(check_image, data, row, rules, tar), len(data))
+                (None, pool.submit(check_image, data, row, rules, tar, decoded_below=decoded_below), len(data))
                 for row, data in _images(rules, rows, tar, checked)
             )
             for _, findings in in_order(begun, bytes_at_most=AHEAD_BYTES):
@@ -176,7 +178,7 @@ def _wrong_members(members: shards.Members, offset: int, row: SampleRow) -> str:
 # The images -----------------------------------------------------------------------------------------------------------
 
 
-def check_image(data: bytes, row: SampleRow, rules: Rules, name: str) -> Findings:
+def check_image(data: bytes, row: SampleRow, rules: Rules, name: str, *, decoded_below: int) -> Findings:
     """Checks the bytes of an image against its row of the side-car and the image rules; the name is the tar's."""
     interrupts.check()
     findings, where, config = Findings(), f"{name}: {row['key']}", rules.config
@@ -185,6 +187,28 @@ def check_image(data: bytes, row: SampleRow, rules: Rules, name: str) -> Finding
     if digest != row["sha256"] or len(data) != row["bytes"]:
         by_row = f"the side-car says {row['bytes']:,} of {row['sha256']}"
         findings.fails("image_bytes", f"{where}: its image has {len(data):,} bytes of SHA-256 {digest}, {by_row}")
+    findings.saw("stored_form")
+    if wrong := _wrong_form(data, row, digest, rules):
+        findings.fails("stored_form", f"{where}: {wrong}")
+    # What is measured now is asked about; size and shape are those of the original image, unless it was made smaller.
+    is_as_found = digest == row["found_sha256"]
+    columns: dict[str, pa.Array[Any]] = {}
+    if int(row["key"][:16], 16) < decoded_below:
+        columns |= _decoded(data, row, where, config, findings, is_as_found=is_as_found)
+    if config.image.blocked_hashes:
+        is_blocked = row["found_sha256"] in rules.blocked.digests.get("sha256", ())
+        is_blocked |= is_as_found and rules.blocked.names(data, sha256=digest)
+        columns["is_blocked"] = pa.array([is_blocked], pa.bool_())
+    for rule in image.RULES:
+        if columns.keys() >= {*rule.columns}:
+            text_rules.ask(rule, columns, config, lambda _: where, findings)
+    return findings
+
+
+def _decoded(
+    data: bytes, row: SampleRow, where: str, config: CurateConfig, findings: Findings, *, is_as_found: bool
+) -> dict[str, "pa.Array[Any]"]:
+    """What decoding says of an image, as columns of the image rules; none where there is no memory for it."""
     try:
         limits = {"colour": False, "short_side_px": _SHORT_SIDE_PX, "pixels_at_most": config.image.pixels_at_most}
         # threads share the memory that there is
@@ -193,7 +217,7 @@ def check_image(data: bytes, row: SampleRow, rules: Rules, name: str) -> Finding
     except MemoryError as error:
         why = f"no memory to decode its image ({error}), so no image rule was checked; run it with more memory"
         findings.cannot_ask("image_sizes", f"{where}: {why}")
-        return findings
+        return {}
     findings.saw("image_sizes")
     mine, by_row = (
         f"{form or 'no image'} of {width} x {height} px"
@@ -204,25 +228,14 @@ def check_image(data: bytes, row: SampleRow, rules: Rules, name: str) -> Finding
     )
     if mine != by_row:
         findings.fails("image_sizes", f"{where}: its image is {mine}, the side-car says {by_row}")
-    findings.saw("stored_form")
-    if wrong := _wrong_form(data, row, digest, rules):
-        findings.fails("stored_form", f"{where}: {wrong}")
-    # What is measured now is asked about; size and shape are those of the original image, unless it was made smaller.
-    is_as_found, long = digest == row["found_sha256"], max(decoded.width or 0, decoded.height or 0)
+    long = max(decoded.width or 0, decoded.height or 0)
     columns: dict[str, pa.Array[Any]] = {
         "format": pa.array([decoded.format], pa.string()),
         "damage": pa.array([decoded.damage if decoded.format else None], pa.string()),
     }
     if is_as_found or (config.shards.resize_short_side_px == 0 and long < pixels.JPEG_SIDE_AT_MOST_PX):
         columns |= {"width": pa.array([decoded.width], pa.int64()), "height": pa.array([decoded.height], pa.int64())}
-    if config.image.blocked_hashes:
-        is_blocked = row["found_sha256"] in rules.blocked.digests.get("sha256", ())
-        is_blocked |= is_as_found and rules.blocked.names(data, sha256=digest)
-        columns["is_blocked"] = pa.array([is_blocked], pa.bool_())
-    for rule in image.RULES:
-        if columns.keys() >= {*rule.columns}:
-            text_rules.ask(rule, columns, config, lambda _: where, findings)
-    return findings
+    return columns
 
 
 def _wrong_form(data: bytes, row: SampleRow, digest: str, rules: Rules) -> str:

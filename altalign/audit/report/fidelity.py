@@ -129,7 +129,7 @@ def _warnings(config: CurateConfig) -> Iterator[str]:
         )
     elif (name := config.decontaminate.embedder) in ("dct", "phash"):
         yield f"The embedder {name} does not find crops or rotated copies, so such copies of test images may remain."
-    honoured = {"Opt-out headers": config.fetch.honour_opt_out, "robots.txt": config.fetch.honour_robots}
+    honoured = {"Reservations": config.fetch.purpose != "keep all", "robots.txt": config.fetch.honour_robots}
     off = [name for name, is_on in honoured.items() if not is_on]
     if config.fetch.source == "web" and off:
         yield f"{' and '.join(off)} were not honoured while images were fetched."

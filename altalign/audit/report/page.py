@@ -17,7 +17,9 @@ from altalign.audit.run_folder import RunFolder
 from altalign.data.audit_tables import BALANCED
 from altalign.data.counts import Counts
 from altalign.data.reasons import KEPT
+from altalign.filters.personal import KINDS
 from altalign.pages import frame
+from altalign.pipelines.card import rate, shown_rates
 from altalign.rules import reason_words
 
 BALANCED_AT_MOST = 40  # concepts of a selection that balances, those in most captions first
@@ -39,6 +41,7 @@ class Numbers:
     samples: list[Gallery] | None
     near: dict[str, list[Near]] | None
     frequent: dict[str, list[dict[str, Any]]]
+    personal: Mapping[str, Any] | None  # of summary.json
     scores: scores.Scores | None
     slices: list[captions.Slice]
     balanced: list[dict[str, Any]]
@@ -100,6 +103,7 @@ def gather(run: RunFolder, checks: Sequence[Check], words: Mapping[str, str] | N
         near=galleries.near(run, picture),
         samples=galleries.samples(run, run_rows.by_reason(counts), images | {(KEPT, KEPT): steps[-1].images}, picture),
         frequent=captions.frequent(run),
+        personal=run.json("summary.json").get("personal_data"),
         scores=scores.of_run(run),
         slices=captions.slices(run, words or {}),
         balanced=(run_rows.listed(run, BALANCED) or [])[:BALANCED_AT_MOST],
@@ -133,6 +137,9 @@ def html(numbers: Numbers) -> bytes:
         scripts=_SCRIPTS,
         numbers=numbers,
         quantiles=scores.QUANTILES,
+        kinds_of_personal=KINDS,
+        languages_of_personal=shown_rates(numbers.personal["rates"]) if numbers.personal else [],
+        rate=rate,
         sources=sorted({card.source for each in numbers.samples or [] for card in each.cards}),
         data=frame.inline({"charts": charts}),
         failed=findings.failed(numbers.checks),

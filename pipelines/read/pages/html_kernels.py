@@ -1,4 +1,4 @@
-"""Finds image elements of an HTML document in one pass over its bytes.
+"""Finds image elements of an HTML document, and its metas about use, in one pass over its bytes.
 
 It has the tokenizer of the HTML standard, and of tree construction only what decides about images: an `<img>` start tag
 makes an image element wherever it stands, but inside text (script, style, title, textarea, comments, …), inside
@@ -18,12 +18,14 @@ from altalign.filters.bits import address_of, equal64, first_bit, load8, load_in
 
 # attributes of an image, two places each in a row
 COLUMNS = ("src", "data-src", "data-lazy-src", "data-original", "srcset", "data-srcset", "alt")
-_PLACES = 2 * len(COLUMNS)  # and behind them the two of the `href` of a <base>
+_PLACES = 2 * len(COLUMNS)  # and behind them those of what other elements are read for, two each
+_OTHERS = ("href", "name", "content")
+METAS_AT_MOST = 64  # of a page; what is beyond is not read
 
-_IMG, _IMAGE, _BASE, _TEMPLATE, _FOREIGN, _RAW, _SCRIPT, _PLAINTEXT, _FRAMESET, _HAS_CONTENT = (
-    1 << bit for bit in range(10)
+_IMG, _IMAGE, _BASE, _TEMPLATE, _FOREIGN, _RAW, _SCRIPT, _PLAINTEXT, _FRAMESET, _HAS_CONTENT, _META, _OF_USE = (
+    1 << bit for bit in range(12)
 )
-_COLUMN = 10  # the bits from here on: number of an attribute's column, counted from 1
+_COLUMN = 12  # the bits from here on: number of an attribute's column, counted from 1
 _ELEMENTS = {
     _IMG: "img",
     _IMAGE: "image",
@@ -34,6 +36,7 @@ _ELEMENTS = {
     _SCRIPT: "script",
     _PLAINTEXT: "plaintext",
     _FRAMESET: "frameset",
+    _META: "meta",
     # These, and text, make a later <frameset> void.
     _HAS_CONTENT: "applet area body br button dd dt embed hr iframe image img input keygen li listing marquee object "
     "pre select table textarea wbr xmp",
@@ -46,17 +49,23 @@ _ENDS_ATTRIBUTE_NAME = _ENDS_NAME | 1 << ord("=")
 _ENDS_VALUE = sum(1 << byte for byte in b"\t\n\f\r >")
 _LESS, _GREATER, _SLASH, _EQUALS, _DASH, _BANG, _QUESTION, _BRACKET, _QUOTE, _APOSTROPHE = b"<>/=-!?]\"'"
 _NUL = 1
+_META_NAME_AT_MOST = 256  # bytes; no name of a robot is longer
 
 
 @cache
-def name_table() -> np.ndarray:
-    """Hash table of the names of elements and attributes: uint64[2, slots], hashes (0: free) and what they are."""
+def name_table(metas: tuple[str, ...] = ()) -> np.ndarray:
+    """Hash table of names: uint64[2, slots], hashes (0: free) and what they are.
+
+    They are those of elements and attributes, and the names of `metas` that are read, in lower case.
+    """
     classes: dict[str, int] = {}
     for bit, names in _ELEMENTS.items():
         for name in names.split():
             classes[name] = classes.get(name, 0) | bit
-    for column, name in enumerate((*COLUMNS, "href"), 1):
+    for column, name in enumerate((*COLUMNS, *_OTHERS), 1):
         classes[name] = column << _COLUMN
+    for name in metas:
+        classes[name] = classes.get(name, 0) | _OF_USE
     slots = np.zeros((2, _SLOTS), np.uint64)
     for name, flags in classes.items():
         hashed = 0
@@ -70,8 +79,10 @@ def name_table() -> np.ndarray:
 
 
 @numba.njit(cache=True, nogil=True)
-def find_images(text: np.ndarray, table: np.ndarray, images_at_most: int, is_xml: int) -> tuple[np.ndarray, int, int]:
-    """Image elements of a document in the order of their tags, and the `href` of its first <base> that has one.
+def find_images(
+    text: np.ndarray, table: np.ndarray, images_at_most: int, is_xml: int
+) -> tuple[np.ndarray, int, int, np.ndarray]:
+    """Image elements of a document in the order of their tags, its metas, and the `href` of its first <base> with one.
 
     Args:
         text: the page, uint8[n] of valid UTF-8 without a byte order mark, n < 2^31.
@@ -80,20 +91,21 @@ def find_images(text: np.ndarray, table: np.ndarray, images_at_most: int, is_xml
         is_xml: 1 if it is XHTML, else 0.
 
     Returns:
-        int32[14 * images], where the values of `COLUMNS` begin and end, as written (-1: no such attribute); and the
-        same two places of the base's `href`.
+        int32[14 * images], where the values of `COLUMNS` begin and end, as written (-1: no such attribute); the same
+        two places of the base's `href`; and int32[4 * metas], those of `name` and `content` of each <meta> that has one
+        of the table's names, of the first `METAS_AT_MOST`.
     """
     page, size, names = address_of(text), len(text), address_of(table)
     images: np.ndarray = np.empty(64 * _PLACES, np.int32)
-    values = np.empty(_PLACES + 2, np.int32)
-    base_begin, base_end, filled = -1, -1, 0
+    values, metas = np.empty(_PLACES + 6, np.int32), np.empty(4 * METAS_AT_MOST, np.int32)
+    base_begin, base_end, filled, met = -1, -1, 0, 0
     foreign, templates = int(is_xml), 0  # how many are open
     at = content = filled
     while at >= 0:
         begin, is_end, content = _next_tag(page, size, at, foreign, content)
         name, end = _name(page, size, begin)
         flags = _class_of(name, names)
-        at, is_closed = _after_tag(page, size, end, flags & (_IMG | _IMAGE | _BASE), values, names)
+        at, is_closed = _after_tag(page, size, end, flags & (_IMG | _IMAGE | _BASE | _META), values, names)
         if at < 0:
             break
         if is_end:
@@ -112,6 +124,10 @@ def find_images(text: np.ndarray, table: np.ndarray, images_at_most: int, is_xml
         elif flags & _BASE:
             if base_begin < 0 and not templates and foreign <= is_xml:
                 base_begin, base_end = int(values[_PLACES]), int(values[_PLACES + 1])
+        elif flags & _META:
+            if met < len(metas) and not templates and _is_of_use(page, values, names):
+                metas[met : met + 4] = values[_PLACES + 2 :]
+                met += 4
         elif not (foreign and is_closed):
             if flags & _PLAINTEXT or (flags & _FRAMESET and not content):
                 break
@@ -120,7 +136,24 @@ def find_images(text: np.ndarray, table: np.ndarray, images_at_most: int, is_xml
             templates += flags & _TEMPLATE != 0
             if flags & _RAW:
                 at = _after_raw(page, size, at, name, end - begin, flags & _SCRIPT, values, names)
-    return images[:filled], base_begin, base_end
+    return images[:filled], base_begin, base_end, metas[:met]
+
+
+@numba.njit(cache=True, nogil=True)
+def _is_of_use(page: int, values: np.ndarray, names: int) -> bool:
+    """Whether a <meta> has a content, and one of the table's names."""
+    begin, end = np.int64(values[_PLACES + 2]), np.int64(values[_PLACES + 3])
+    if begin < 0 or end - begin > _META_NAME_AT_MOST or values[_PLACES + 4] < 0:
+        return False
+    while begin < end and _is_in(load8(page, begin), _SPACE):
+        begin += 1
+    while begin < end and _is_in(load8(page, end - 1), _SPACE):
+        end -= 1
+    name = np.uint64(0)
+    while begin < end:
+        name = _with_byte(name, load8(page, begin))
+        begin += 1
+    return _class_of(name, names) & _OF_USE != 0
 
 
 @numba.njit(cache=True, nogil=True)

@@ -17,6 +17,7 @@ from altalign.pipelines.read.pages.html_kernels import COLUMNS, find_images, nam
 
 PAGE_BYTES = 16 << 20  # a larger page is a broken record; the largest real ones are of a few MB
 IMAGES_AT_MOST = 750_000  # of a page; 40 MB of places
+META_BYTES = 16_384  # of the content of a <meta>; what is beyond is cut off
 
 _ASCII_SPACE = "\t\n\f\r "
 _SCHEMES = ("http://", "https://")
@@ -53,10 +54,25 @@ class ImageElement(NamedTuple):
         return len(self.url or "") + len(self.written or "") + len(self.alt or "")
 
 
-def images(body: bytes, page_url: str, http_charset: str | None, *, is_xml: bool = False) -> Iterator[ImageElement]:
+def images(
+    body: bytes,
+    page_url: str,
+    http_charset: str | None,
+    *,
+    is_xml: bool = False,
+    metas: list[tuple[str, str]] | None = None,
+    named: tuple[str, ...] = (),
+) -> Iterator[ImageElement]:
     """Every <img> of the document as a browser with scripting off builds it, in order.
 
-    `is_xml` says that it was served as XHTML.
+    Args:
+        body: the page's bytes.
+        page_url: its URL.
+        http_charset: charset of the HTTP header's content type, if it has one.
+        is_xml: whether it was served as XHTML.
+        metas: gets name and content of each <meta> that has one of the names `named` (lower case), before the first
+            image is yielded.
+        named: the names of the metas that are wanted.
 
     Raises:
         PageError: it is too large, or has too many images.
@@ -68,7 +84,9 @@ def images(body: bytes, page_url: str, http_charset: str | None, *, is_xml: bool
     html, codec = to_utf8(body, http_charset)
     if len(html) > PAGE_BYTES:
         raise PageError(f"a page of more than {PAGE_BYTES >> 20} MiB in UTF-8")
-    places, base_begin, base_end = find_images(np.frombuffer(html, np.uint8), name_table(), IMAGES_AT_MOST, int(is_xml))
+    places, base_begin, base_end, of_metas = find_images(
+        np.frombuffer(html, np.uint8), name_table(named), IMAGES_AT_MOST, int(is_xml)
+    )
     if not len(places):
         return
     if len(places) > IMAGES_AT_MOST * _PLACES:
@@ -79,9 +97,12 @@ def images(body: bytes, page_url: str, http_charset: str | None, *, is_xml: bool
         written = html[begin:end]
         if b"&" in written or b"\r" in written or b"\0" in written:
             written = written.replace(b"\r\n", b"\n").replace(b"\r", b"\n").replace(b"\0", b"\xef\xbf\xbd")
-            return captions.decode_entities_in(written.decode())
-        return written.decode()
+            return captions.decode_entities_in(written.decode("utf-8", "ignore"))
+        return written.decode("utf-8", "ignore")
 
+    if metas is not None:
+        for begin, end, first, last in of_metas.reshape(-1, 4).tolist():
+            metas.append((value(begin, end), value(first, min(last, first + META_BYTES))))
     base = base_url(page_url, value(base_begin, base_end) if base_begin >= 0 else None, codec)
     for first in range(0, len(places), _BLOCK):
         numbers = iter(places[first : first + _BLOCK].tolist())
@@ -132,7 +153,7 @@ def resolve(url: str, base: str | None, codec: str | None = None) -> str | None:
 
 
 def verdicts(rows: Sequence[tuple[Any, ...]]) -> pa.RecordBatch:
-    """Turns rows of (ImageElement, page URL) into `schema.EXTRACTED`, each with all rules of extract that hold."""
+    """Turns rows of (ImageElement, page URL, what the page says) into `schema.EXTRACTED`, with all rules that hold."""
     images: list[ImageElement] = [row[0] for row in rows]
     url = cast(pa.StringArray, pa.array([image.url for image in images], pa.string()))
     alt = cast(pa.StringArray, pa.array([image.alt for image in images], pa.string()))
@@ -150,8 +171,9 @@ def verdicts(rows: Sequence[tuple[Any, ...]]) -> pa.RecordBatch:
     ]
     verdict, failed = reasons_of(every)
     none = pa.nulls(len(images), pa.string())  # pages name no rows, and have no columns to keep
+    said = pa.array([row[2] for row in rows], pa.string())
     verdicts = verdict.dictionary_decode(), failed.dictionary_decode()
-    return pa.record_batch([image_url, identity, caption, page_url, none, none, *verdicts], schema=EXTRACTED)
+    return pa.record_batch([image_url, identity, caption, page_url, none, none, said, *verdicts], schema=EXTRACTED)
 
 
 def _parsed(url: str, base: str | None) -> str | None:

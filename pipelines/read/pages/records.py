@@ -18,6 +18,8 @@ from fastwarc.stream_io import GzipReader, ZstdReader
 from fastwarc.warc import ArchiveIterator, WarcRecord, WarcRecordType
 
 from altalign import storage
+from altalign.data.preferences import STATEMENTS_AT_MOST
+from altalign.filters.reservations import HEADERS
 from altalign.pipelines.read.stretches import readable, unreadable
 
 XHTML = "application/xhtml+xml"
@@ -40,6 +42,7 @@ _LENGTH = re.compile(rb"[ \t]*\d{1,18}[ \t]*")
 _WITH_HTTP = WarcRecordType.response, WarcRecordType.revisit
 _VALUES = re.compile(r'(?:[^",]|"(?:[^"\\]|\\.)*(?:"|\Z))+')  # between the commas of a header
 _MEDIA_TYPE = re.compile(r"[ \t]*([\w!#$%&'*+.^`|~-]+/[\w!#$%&'*+.^`|~-]+)[ \t]*(?=;|\Z)", re.ASCII)
+_NOTHING: Mapping[str, Sequence[str]] = {}
 _CHARSET = re.compile(r';[ \t]*charset=(?:"([^"]*)|([^;"][^;]*))', re.IGNORECASE)
 
 
@@ -77,6 +80,7 @@ class Http(NamedTuple):
     charset: str | None
     transfer_encoding: str
     content_encoding: str
+    said: Mapping[str, Sequence[str]]  # headers about use, by their names in lower case
 
 
 @dataclass(frozen=True, slots=True)
@@ -237,23 +241,32 @@ def _http(record: WarcRecord, fields: Fields) -> Http | None:
         return None
     head = record.http_headers
     values = head.values_bytes()
+    of_body, of_use = _places_of_headers(head.keys_bytes())
     kind, transfer_encoding, content_encoding = [
-        b", ".join([values[at] for at in places]).decode("latin-1") if places else ""
-        for places in _of_body(head.keys_bytes())
+        b", ".join([values[at] for at in places]).decode("latin-1") if places else "" for places in of_body
     ]
     content_type, charset = media_type(kind)
     if content_type not in PAGE_TYPES and (identified := fields.get(b"warc-identified-payload-type")):
         by_crawler, _ = media_type(identified)
         content_type = by_crawler if by_crawler in PAGE_TYPES else content_type
-    return Http(head.status_code, content_type, charset, transfer_encoding, content_encoding)
+    said = (
+        {name: [values[at].decode("utf-8", "replace") for at in each] for name, each in of_use.items()}
+        if of_use
+        else _NOTHING
+    )
+    return Http(head.status_code, content_type, charset, transfer_encoding, content_encoding, said)
 
 
 @lru_cache(maxsize=1024)  # servers of one kind send the same
-def _of_body(names: tuple[bytes, ...]) -> list[list[int]]:
-    """Where the headers are that tell how to read a body: of its type, its transfer and its content encoding."""
+def _places_of_headers(names: tuple[bytes, ...]) -> tuple[list[list[int]], dict[str, list[int]]]:
+    """Where the headers are of a body's type, its transfer and content encoding; and those about its use, by name."""
     lower = [name.lower() for name in names]
     needed = b"content-type", b"transfer-encoding", b"content-encoding"
-    return [[at for at, name in enumerate(lower) if name == each] for each in needed]
+    of_body = [[at for at, name in enumerate(lower) if name == each] for each in needed]
+    of_use = {
+        name: [at for at, each in enumerate(lower) if each == name.encode()][:STATEMENTS_AT_MOST] for name in HEADERS
+    }
+    return of_body, {name: places for name, places in of_use.items() if places}
 
 
 @lru_cache(maxsize=64)

@@ -37,7 +37,9 @@ def candidates_of(
         texts = captions.decode_entities(texts)
     cleaned = bounds.cut(captions.clean(texts), bytes_at_most=bounds.CAPTION_BYTES)
     pages = bounds.cut(urls.valid_utf8(page_url), bytes_at_most=bounds.URL_BYTES)
-    return pa.record_batch([image_url, identity, cleaned, pages, source_key, bounds.extra(extra)], schema=CANDIDATE)
+    none = pa.nulls(len(url), pa.string())  # nobody has seen the pages
+    columns = [image_url, identity, cleaned, pages, source_key, bounds.extra(extra), none]
+    return pa.record_batch(columns, schema=CANDIDATE)
 
 
 def in_hand(plain: pa.RecordBatch, sha256_hex: Sequence[str | None]) -> pa.RecordBatch:

@@ -40,8 +40,8 @@ def checking(monkeypatch: pytest.MonkeyPatch) -> Stub:
     def stub(*checks: Check) -> list[dict[str, object]]:
         asked: list[dict[str, object]] = []
 
-        def run_checks(run: RunFolder, *, shards_at_most: int | None) -> list[Check]:
-            asked.append({"folder": run.folder, "shards_at_most": shards_at_most})
+        def run_checks(run: RunFolder, **at_most: int | None) -> list[Check]:
+            asked.append({"folder": run.folder, **at_most})
             return list(checks)
 
         monkeypatch.setattr("altalign.audit.checks.run_checks", run_checks)
@@ -65,7 +65,7 @@ def test_it_writes_the_report_and_names_it(run: Path, checking: Stub, capsys: py
     after = digests(run)
     assert set(after) - set(before) == {"report.html", "audit/checks.json", "audit/report.json"}
     assert {name: after[name] for name in before} == before
-    assert asked == [{"folder": "run", "shards_at_most": None}]
+    assert asked == [{"folder": "run", "shards_at_most": None, "images_at_most": None}]
     assert json.loads((run / "audit/checks.json").read_text(encoding="utf-8")) == {
         "passed": True,
         "checks": [asdict(check) for check in PASSED],
@@ -216,7 +216,8 @@ def test_a_curation_ends_with_the_report_and_looks_into_some_shards(
     asked = checking(*PASSED)
     assert audit.after_curation("run") == 0
     assert capsys.readouterr().out == "report: run/report.html (2 checks passed)\n"
-    assert asked == [{"folder": "run", "shards_at_most": audit.SHARDS_AFTER_A_CURATION}]
+    at_most = {"shards_at_most": audit.SHARDS_AFTER_A_CURATION, "images_at_most": audit.IMAGES_AFTER_A_CURATION}
+    assert asked == [{"folder": "run", **at_most}]
 
 
 def test_a_curation_that_had_nothing_to_do_names_the_report_that_is_there(

@@ -16,7 +16,8 @@ CONTRACT = {
     ),
     "fetch": (
         "not_in_archive row_too_large http_status http_timeout http_not_asked http_unreachable http_broken "
-        "http_too_large http_opt_out http_refused url_blocked removed"
+        "http_too_large opt_out_x_robots_tag opt_out_meta_robots opt_out_content_usage opt_out_content_signal "
+        "opt_out_tdmrep opt_out_rsl opt_out_iptc opt_out_c2pa opt_out_robots_txt http_refused url_blocked removed"
     ),
     "image": (
         "image_undecodable image_damaged image_too_many_pixels image_too_small image_too_elongated image_blocked "

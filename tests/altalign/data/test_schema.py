@@ -5,12 +5,12 @@ import pyarrow as pa
 from altalign.data import schema
 
 # The contract's columns, in its order.
-DROPPED = """key image_id image_url caption page_url source source_key extra stage reason failed kept_key words
-images_per_text texts_per_image found_sha256 http_code width height
+DROPPED = """key image_id image_url caption page_url source source_key extra preferences stage reason failed kept_key
+words images_per_text texts_per_image found_sha256 http_code width height
 nsfw_score similarity test_set test_image file offset error"""
 SAMPLE = (
-    "key image_id image_url caption page_url source source_key extra width height format bytes sha256 found_sha256 "
-    "words tar_offset tar_bytes"
+    "key image_id image_url caption page_url source source_key extra preferences width height format bytes sha256 "
+    "found_sha256 words tar_offset tar_bytes"
 )
 
 
@@ -41,7 +41,7 @@ def test_a_column_of_one_name_has_one_type() -> None:
 
 
 def test_the_columns_of_candidates_are_found_again_in_samples_and_dropped_rows() -> None:
-    kept = set(schema.CANDIDATE.names) - {"image_identity"}
+    kept = set(schema.CANDIDATE.names) - {"image_identity", "page_said"}
     assert kept < set(schema.SAMPLE.names)
     assert kept < set(schema.DROPPED.names)
 

@@ -34,6 +34,7 @@ from altalign.data.shards import (
 TEXT = st.text(st.characters(codec="utf-8"), max_size=60)
 JSON = st.recursive(st.one_of(st.none(), st.booleans(), st.integers(), st.floats(), TEXT), st.lists, max_leaves=4)
 COUNT = st.integers(0, 2**31 - 1)
+STATEMENTS = st.fixed_dictionaries({"notation": TEXT, "value": TEXT, "where": TEXT, "when": st.none() | TEXT})
 SAMPLES = st.tuples(
     st.binary(max_size=2000),
     st.fixed_dictionaries(
@@ -46,6 +47,7 @@ SAMPLES = st.tuples(
             "source": TEXT,
             "source_key": st.one_of(st.none(), TEXT),
             "extra": st.one_of(st.none(), st.dictionaries(TEXT, JSON, min_size=1).map(extras.encode)),
+            "preferences": st.one_of(st.none(), st.lists(STATEMENTS, max_size=2)),
             "width": COUNT,
             "height": COUNT,
             "format": st.sampled_from(sorted(EXTENSIONS)),
@@ -69,6 +71,7 @@ def row(caption: str = "a red kite over the hill", image: bytes = b"bytes", **va
         "source": "warc",
         "source_key": None,
         "extra": None,
+        "preferences": None,
         "width": 320,
         "height": 240,
         "format": "jpeg",
@@ -162,7 +165,7 @@ def test_the_same_samples_give_the_same_bytes() -> None:
     # raise RULES_VERSION with it
     assert (
         hashlib.sha256(written(pairs)[0]).hexdigest()
-        == "f432c592ec5cbbffcbba7c8d5a3306cc7d0a50511cb2ff868acf8e3aca47a1a7"
+        == "36353927b545ad7ef1f8821355f34346ed3eac79086aa21a0c815edb26115c91"
     )
 
 
@@ -173,7 +176,7 @@ def test_members_and_headers_are_those_of_tarfile() -> None:
     again = io.BytesIO()
     with tarfile.open(fileobj=again, mode="w", format=tarfile.USTAR_FORMAT) as tar:
         for (image, each), found in zip(pairs, rows, strict=True):
-            row_of_json = {**found, "page_url": "", "source_key": "", "extra": ""}
+            row_of_json = {**found, "page_url": "", "source_key": "", "extra": "", "preferences": ""}
             dumped = json.dumps(row_of_json, ensure_ascii=False, separators=(",", ":")).encode()
             for suffix, content in (
                 (extension(each["format"]), image),

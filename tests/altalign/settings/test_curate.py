@@ -38,17 +38,18 @@ STAGES = {
     "image.nsfw.drop_at_or_above": "fetch",
     **dict.fromkeys((f"fetch.{name}" for name in DEFAULTS["fetch"]), "fetch"),
     **dict.fromkeys((f"fetch.{name}" for name in ("timeout_s", "retries")), None),  # patience
+    **dict.fromkeys((f"fetch.{name}" for name in ("signing_key", "signature_agent")), None),  # who asks
     # pace
     **dict.fromkeys(
-        (f"fetch.{name}" for name in ("threads", "connections_per_host", "requests_per_host_s")),
+        (f"fetch.{name}" for name in ("keep_found", "threads", "connections_per_host", "requests_per_host_s")),
         None,
     ),
     **dict.fromkeys((f"decontaminate.{name}" for name in DEFAULTS["decontaminate"]), "decontaminate"),
     "decontaminate.embedder": "fetch",
     "dedup.within_pool": "decontaminate",
     "shards.samples_per_shard": "write",
-    "shards.resize_short_side_px": "write",
-    "shards.portable": "write",
+    "shards.resize_short_side_px": "fetch",
+    "shards.portable": "fetch",
     "audit.keep_dropped": "extract",
     **dict.fromkeys((f"card.{name}" for name in DEFAULTS["card"]), "write"),
     "engine.runner": None,

@@ -14,6 +14,8 @@ from altalign.cli import main
 from altalign.data.counts import Counts
 from altalign.data.reasons import WORDS, Stage
 from altalign.data.schema import SAMPLE
+from altalign.dedup.thresholds import Share
+from altalign.filters.personal import KINDS
 from altalign.pipelines.card import COLUMNS, CardFacts, croissant, hub_licence, size_category
 from altalign.pipelines.card import readme as readme_of
 from altalign.settings.curate import CurateConfig
@@ -133,8 +135,49 @@ def test_rules_that_are_on_are_named_and_what_is_off_is_a_limit() -> None:
     assert rows["`near_duplicate_of_test_image`"][1:3] == ["0.5", "0.975"]
     assert rows["`image_nsfw`"][1:3] == ["0.5", "no number"]
     assert rows["`http_too_large`"][1:3] == ["20,000,000", "ours"]
-    assert "where opt-out headers and robots.txt were respected" in on
+    assert "where reservations and robots.txt were respected" in on
     assert not re.search("No classifier|No test set|Near-duplicates inside the data stay", on)
+
+
+def test_both_cards_say_where_reservations_were_looked_for_and_what_they_cost() -> None:
+    found = facts_of(fetch={"source": "web", "purpose": "search"})
+    counts = {(stage.value, "warc", "kept"): 9 for stage in Stage}
+    counts |= {("fetch", "warc", "opt_out_tdmrep"): 3, ("select", "warc", "opt_out:iptc"): 4}
+    found = found._replace(counts=Counts(counts))
+    words = (
+        "was looked for in marks inside image files (IPTC/PLUS, C2PA), headers and meta elements of archived pages, "
+        "robots.txt and tdmrep.json of archives, headers of images, robots.txt and tdmrep.json on the web. "
+        "Pairs left out for it: 7 (purpose: search)."
+    )
+    readme = readme_of(found)
+    assert words in readme
+    assert words in str(croissant(found)["rai:dataCollection"])
+    assert {"`opt_out_tdmrep`", "`opt_out:iptc`"} <= {row[3] for row in tables(readme) if len(row) == 5}
+    of_table = readme_of(facts_of(input={"kind": "table", "paths": ["a.parquet"]}))
+    assert "was looked for in marks inside image files (IPTC/PLUS, C2PA). Pairs left out for it: 0" in of_table
+
+
+def test_both_cards_say_how_many_captions_of_a_sample_have_personal_data() -> None:
+    found = facts_of()
+    assert "Nothing has looked for faces or names, e-mail addresses, phone numbers" in readme_of(found)
+    assert "rai:personalSensitiveInformation" not in croissant(found)
+
+    def rates(captions: int, emails: int) -> dict[str, Any]:
+        of_kinds = {kind: Share(emails if kind == "email" else 0, captions).to_json() for kind in KINDS}
+        return {"captions": captions, **of_kinds}
+
+    by_language = {"": rates(1_000, 4), "en": rates(901, 3), "de": rates(99, 1)}
+    found.summary["personal_data"] = {"phone_countries": ["US", "PL"], "rates": by_language}  # type: ignore[index]
+    readme = readme_of(found)
+    assert "and national ones of US, PL" in readme
+    assert "Nothing has looked for faces or names.\n" in readme
+    rows = {row[0]: row[1:] for row in tables(readme) if len(row) == 5}
+    assert rows["all"] == ["1,000", "0.4 % (0.16–1)", "0 % (0–0.38)", "0 % (0–0.38)"]
+    assert rows["en"][0] == "901"
+    assert "de" not in rows  # of too few captions
+    (words,) = croissant(found)["rai:personalSensitiveInformation"]  # type: ignore[misc]
+    assert "Of 1,000 captions" in words
+    assert "e-mail address 0.4 % (0.16–1)" in words
 
 
 def test_whom_to_ask_for_removal_is_said() -> None:

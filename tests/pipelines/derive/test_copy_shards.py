@@ -16,6 +16,7 @@ from altalign.pipelines.run.shard_files import Slice, filled, write_shard
 def row(number: int, size: int) -> dict[str, object]:
     texts = {"image_url": None, "caption": f"caption {number} é", "page_url": "https://a.example/", "source": "table"}
     names = {"key": f"{number:032x}", "image_id": f"{number // 3:032x}", "source_key": f"t.csv#{number}", "extra": None}
+    names |= {"preferences": None}
     hashes = dict.fromkeys(("sha256", "found_sha256"), "0" * 64)
     sizes = {"width": 300, "height": 201, "format": "jpeg", "bytes": size, "words": 3}
     return {**texts, **names, **hashes, **sizes}

@@ -2,7 +2,6 @@
 
 import io
 from collections import Counter
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -16,6 +15,8 @@ from altalign.data.reasons import Stage
 from altalign.data.schema import DROPPED
 from altalign.filters.one_url import host_of
 from altalign.pipelines.figures import image_figures, text_figures
+from altalign.pipelines.images import judging
+from altalign.pipelines.run import image_tables
 
 ROWS_OF_HOSTS = st.tuples(
     st.integers(0, 2**128 - 1),
@@ -148,28 +149,16 @@ def test_a_sample_is_one_in_a_power_of_two_and_no_larger_than_wanted(population:
     assert population <= 100 * expected
 
 
-def dropped_of(ids: Sequence[str], failed: list[list[str]], sizes: Sequence[int]) -> pa.Table:
-    columns = {"image_id": list(ids), "reason": [first for first, *_ in failed], "failed": failed, "blob_bytes": sizes}
-    return pa.table({**columns, "blob_offset": list(range(len(ids)))})
-
-
-@pytest.mark.parametrize("units", [0, 1, 5, 24, 1_000])
-def test_units_together_say_where_enough_images_of_each_reason_lie(units: int) -> None:
+@pytest.mark.parametrize("per_reason", [1, 5, 24])
+def test_the_first_images_of_each_reason_are_pictured_once(per_reason: int) -> None:
     ids = [hexed(number // 2) for number in range(100)]  # two captions an image
     reasons = ["small" if number // 2 % 2 else "damaged" for number in range(100)]
-    rows = dropped_of(ids, [[reason] for reason in reasons], list(range(100)))
-    found = image_figures.places_of(rows, units=units)
-    per_reason = min(25, -(-text_figures.PER_REASON // max(1, units)))
-    assert len(found) == 2 * per_reason
-    assert len({image_id for image_id, _, _ in found}) == len(found)
-    assert sum(reasons[offset] == "small" for _, offset, _ in found) == per_reason
-    assert per_reason * max(1, units) >= text_figures.PER_REASON
-
-
-def test_an_image_that_a_list_names_is_sampled_without_its_bytes() -> None:
-    failed = [["image_too_small"], ["image_too_small", "image_blocked"], ["image_blocked"]]
-    found = image_figures.places_of(dropped_of("abc", failed, [5, 4, 7]), units=1)
-    assert found == [("a", 0, 5), ("b", 1, 0), ("c", 2, 0)]
+    pictures = [None if number < 2 else b"%d" % (number // 2) for number in range(100)]
+    rows = pa.table({"image_id": ids, "reason": reasons, "picture": pictures})
+    found = image_figures.pictured(rows, per_reason=per_reason)
+    assert found.schema.names == image_tables.PICTURE.names
+    assert found["image_id"].to_pylist() == ids[: 4 * per_reason : 2]
+    assert found["picture"].to_pylist() == pictures[: 4 * per_reason : 2]
 
 
 def test_a_picture_is_small_upright_and_on_white() -> None:
@@ -178,7 +167,7 @@ def test_a_picture_is_small_upright_and_on_white() -> None:
     exif = Image.Exif()
     exif[0x0112] = 6  # to be turned by a quarter
     image.save(file, "PNG", exif=exif)
-    data = image_figures.picture(file.getvalue(), pixels_at_most=10**6)
+    data = judging.picture(file.getvalue(), pixels_at_most=10**6)
     assert data is not None
     with Image.open(io.BytesIO(data)) as found:
         assert (found.format, found.size) == ("WEBP", (96, 192))
@@ -188,7 +177,7 @@ def test_a_picture_is_small_upright_and_on_white() -> None:
 def test_there_is_no_picture_of_what_cannot_be_decoded_or_is_too_large() -> None:
     file = io.BytesIO()
     Image.new("L", (600, 300)).save(file, "PNG")
-    assert image_figures.picture(file.getvalue(), pixels_at_most=100) is None
-    assert image_figures.picture(file.getvalue()[:200], pixels_at_most=10**6) is None
+    assert judging.picture(file.getvalue(), pixels_at_most=100) is None
+    assert judging.picture(file.getvalue()[:200], pixels_at_most=10**6) is None
     assert image_figures.picture(b"<svg/>", pixels_at_most=10**6) is None
     assert image_figures.picture(b"", pixels_at_most=10**6) is None

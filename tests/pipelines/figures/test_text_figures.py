@@ -21,7 +21,7 @@ TYPES: dict[str, pa.DataType] = {
     "source": pa.string(),
     "reason": pa.string(),
     "format": pa.string(),
-    "blob_bytes": pa.int64(),
+    "found_bytes": pa.int64(),
     "width": pa.int32(),
     "height": pa.int32(),
     "nsfw_score": pa.float32(),

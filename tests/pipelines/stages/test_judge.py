@@ -12,6 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from altalign.cli import main
+from altalign.data.preferences import as_text
 from altalign.data.reasons import REASONS, Stage, drop_where, reasons_of
 from altalign.data.schema import CANDIDATE, DROPPED
 from altalign.pipelines.run.text_tables import SURVIVOR
@@ -79,6 +80,7 @@ def test_a_pair_in_most_rows_is_grouped_from_few_and_the_rows_are_the_same(
     assert most[1] < rows // 10
 
 
+NAMES = ("notation", "value", "where", "when")
 RULES = REASONS[Stage.JUDGE][:-1]  # the last is asked of groups
 
 
@@ -93,7 +95,9 @@ def batch_of(rows: int, share: float, seed: int) -> tuple[Judged, list[dict[str,
     page_urls = [None if i % 2 else f"http://p.example/{i}" for i in range(rows)]
     names = [f"part.parquet#{i}" for i in range(rows)]
     extras = [f'{{"id":{i}}}' for i in range(rows)]
-    columns = [pa.array(column, pa.string()) for column in (urls, identities, captions, page_urls, names, extras)]
+    statement = ("meta-robots", "nofollow", "page meta", None)
+    said = [None if i % 3 == 0 else as_text([statement] * (i % 3 - 1)) for i in range(rows)]
+    columns = [pa.array(column, pa.string()) for column in (urls, identities, captions, page_urls, names, extras, said)]
     words, counts = rng.integers(0, 40, rows, np.int32), rng.integers(0, 3, (2, rows)) * 11
     ids = rng.integers(0, 256, (2, rows, 16), np.uint8)
     nullable = [pa.array(each, pa.int64(), mask=each == 0) for each in counts]
@@ -113,6 +117,7 @@ def batch_of(rows: int, share: float, seed: int) -> tuple[Judged, list[dict[str,
             "page_url": page_urls[i],
             "source_key": names[i],
             "extra": extras[i],
+            "preferences": None if i % 3 == 0 else [dict(zip(NAMES, statement, strict=True))] * (i % 3 - 1),
             "source": "mine",
             "stage": "judge",
             "reason": reasons[0],

@@ -99,7 +99,8 @@ def check(path: str, *tables_of_path: Table) -> None:
     match table.columns:
         case pa.Schema() if not table.is_raw:
             found = {field.name: str(field.type).replace("element", "item") for field in pq.read_schema(path)}
-            assert found == {field.name: str(field.type) for field in table.columns}, path
+            expected = {field.name: str(field.type).replace("element", "item") for field in table.columns}
+            assert found == expected, path
         case np.dtype() if not table.is_raw:
             assert np.load(path).dtype == table.columns, path
         case np.dtype():

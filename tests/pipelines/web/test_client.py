@@ -9,6 +9,7 @@ import time
 import tracemalloc
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -414,15 +415,71 @@ def test_robots_txt_is_asked_for_once_an_origin_and_for_redirects_too() -> None:
                     None
                 }
             (moved,) = client.fetch([server.url("/there")])
-    assert server.paths["/robots.txt"] == 1
+    assert (server.paths["/robots.txt"], server.paths["/.well-known/tdmrep.json"]) == (1, 1)
     assert other.paths == {"/robots.txt": 1}
-    assert (moved.reason, len(moved.tries), moved.http_code) == (DropReason.HTTP_OPT_OUT, 1, 302)
+    assert (moved.reason, len(moved.tries), moved.http_code) == (DropReason.OPT_OUT_ROBOTS_TXT, 1, 302)
 
 
-def test_opt_outs_are_only_honoured_where_the_settings_say_so() -> None:
-    steps = script(200, IMAGE, X_Robots_Tag="noai", tdm_reservation="1", Content_Usage="train-ai=n")
-    response, server = fetch_path(steps, honour_opt_out=False)
-    assert (response.body, server.paths) == (IMAGE, {"/image": 1})
+@pytest.mark.parametrize(
+    ("purpose", "reason"),
+    [
+        ("train", DropReason.OPT_OUT_X_ROBOTS_TAG),
+        ("train-generative", DropReason.OPT_OUT_CONTENT_USAGE),
+        ("train-other", None),
+        ("search", DropReason.OPT_OUT_X_ROBOTS_TAG),
+        ("keep all", None),
+    ],
+)
+def test_the_purpose_decides_what_opposes_it_and_all_is_recorded(purpose: str, reason: DropReason | None) -> None:
+    steps = script(200, IMAGE, X_Robots_Tag="noindex", Content_Usage="train-ai=n")
+    response, server = fetch_path(steps, purpose=purpose)
+    assert (response.reason, response.body) == (reason, None if reason else IMAGE)
+    assert [each[:3] for each in response.said or ()] == [
+        ("x-robots-tag", "noindex", "image header"),
+        ("content-usage", "train-ai=n", "image header"),
+    ]
+    assert server.paths == {"/image": 1}
+
+
+def test_what_files_of_a_site_say_comes_with_its_images() -> None:
+    robots = b"User-agent: *\nContent-Usage: /image search=n\n\nUser-agent: *\nDisallow: /secret\n"
+    reserved = b'[{"location": "/image", "tdm-reservation": 0}, {"location": "/", "tdm-reservation": 1}]'
+    files = {"/robots.txt": script(200, robots), "/.well-known/tdmrep.json": script(200, reserved)}
+    images = {path: script(200, IMAGE) for path in ("/image", "/other")}
+    with Server(files | images | {"/secret": script(200, IMAGE)}) as server:
+        urls = [server.url(path) for path in ("/image", "/other", "/secret")]
+        responses = fetch(urls, settings_of(server.port, honour_robots=True))
+        image, other, secret = (responses[url] for url in urls)
+    assert [each[:3] for each in image.said or ()] == [
+        ("content-usage", "/image search=n", "robots.txt"),
+        ("tdmrep", "tdm-reservation: 0", "tdmrep.json"),
+    ]
+    now = datetime.now(UTC)
+    assert all(abs((now - datetime.fromisoformat(each.when or "")).total_seconds()) < 600 for each in image.said or ())
+    assert (image.reason, other.reason, secret.reason) == (
+        None,
+        DropReason.OPT_OUT_TDMREP,
+        DropReason.OPT_OUT_ROBOTS_TXT,
+    )
+    assert other.detail == "tdmrep: tdm-reservation: 1 (tdmrep.json)"
+    assert server.paths == dict.fromkeys([*files, "/image", "/other"], 1)
+
+
+def test_statements_of_a_redirect_count_too_and_where_nobody_looked_there_are_none() -> None:
+    robots = b"User-agent: *\nContent-Usage: /free train-ai=y\n"
+    with (
+        Server({"/robots.txt": script(200, robots), "/image": script(200, IMAGE, Content_Usage="search=n")}) as there,
+        Server({"/robots.txt": script(200, robots)}) as here,
+    ):
+        here.script["/free"] = script(301, Location=there.url("/image"))
+        settings = settings_of(here.port, there.port, honour_robots=True)
+        (moved,) = fetch([here.url("/free")], settings).values()
+        (refused,) = fetch(["http://127.0.0.1:22/"], settings).values()
+    assert [each[:3] for each in moved.said or ()] == [
+        ("content-usage", "/free train-ai=y", "robots.txt"),
+        ("content-usage", "search=n", "image header"),
+    ]
+    assert (refused.reason, refused.said) == (DropReason.HTTP_REFUSED, None)
 
 
 # Bytes and time -------------------------------------------------------------------------------------------------------

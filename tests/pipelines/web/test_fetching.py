@@ -494,7 +494,7 @@ def test_a_hanging_robots_txt_is_asked_for_a_few_times_whatever_waits_for_it() -
 
 def test_a_robots_txt_that_could_not_be_read_is_asked_for_again_after_five_minutes() -> None:
     async def moved(request: Request) -> Answer:
-        if request.target.url.endswith("/robots.txt"):
+        if request.target.url.endswith(("/robots.txt", "/tdmrep.json")):
             return answer(404)
         await asyncio.sleep(30 * int(request.target.url.rpartition("/")[2]))
         return answer(302, location="http://ill/x")

@@ -2,7 +2,7 @@
 
 import hashlib
 import zlib
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
 
@@ -11,28 +11,44 @@ import pytest
 
 from altalign.data.reasons import DropReason
 from altalign.errors import FullDiskError
-from altalign.pipelines.images.measuring import Measured, Outcome
+from altalign.filters.reservations import Said
+from altalign.pipelines.images.judging import Found, Judged, Outcome, StoredColumns
+from altalign.pipelines.images.measuring import Measured
 from altalign.pipelines.web import journal
 from altalign.pipelines.web.journal import JournalGrounds
 from altalign.storage.local import GrowingFile
 
-GROUNDS = JournalGrounds(requests="the same", measured="the same")
+GROUNDS = JournalGrounds(requests="the same", judged="the same")
 IMAGES = {0: b"first", 3: b"second image", 2: b"third"}
 
 
-def measure(number: int, data: bytes) -> Measured:
-    return Measured(format="png", width=number, height=len(data), found_sha256=hashlib.sha256(data).hexdigest())
+def judged(number: int, data: bytes, stored: bytes | None = None) -> Judged:
+    """An image that stays, as found unless the shard is to have other bytes of it."""
+    found, stored = Found(number, data), data if stored is None else stored
+    digests = [hashlib.sha256(each).hexdigest() for each in (data, stored)]
+    measured = Measured(format="png", width=number, height=len(data), found_sha256=digests[0])
+    columns = StoredColumns(number, len(stored), "png", len(stored), digests[1])
+    return Judged(found, Outcome(None, None, len(data), measured, stored=columns, features=b"\0\1"), stored)
 
 
-def never(number: int, data: bytes) -> Measured:
-    raise AssertionError(f"{number} was measured")
+def dropped(number: int, data: bytes) -> Judged:
+    """An image that is dropped, and shown in a gallery."""
+    of_kept = judged(number, data)
+    outcome = of_kept.outcome._replace(failed=("image_too_small",), picture=b"a thumbnail", stored=None, features=None)
+    return of_kept._replace(outcome=outcome, stored=None)
+
+
+def never(images: Iterable[Found]) -> Iterator[Judged]:
+    for found in images:
+        raise AssertionError(f"{found.number} was judged")
+        yield
 
 
 def written(path: str) -> dict[int, Outcome]:
     """A journal of three images and two failures."""
     with journal.opened(path, GROUNDS, never) as kept:
         for number, data in IMAGES.items():
-            kept.in_hand(number, data, measure(number, data))
+            kept.came(judged(number, data))
             if number == 3:
                 kept.failed(1, DropReason.HTTP_STATUS, 503)
         kept.failed(4, DropReason.HTTP_TIMEOUT, None)
@@ -40,11 +56,13 @@ def written(path: str) -> dict[int, Outcome]:
 
 
 def bytes_of(path: str, outcome: Outcome) -> bytes:
-    return Path(f"{path}.images").read_bytes()[outcome.offset : outcome.offset + outcome.bytes]
+    assert outcome.stored_at is not None
+    assert outcome.stored is not None
+    return Path(f"{path}.images").read_bytes()[outcome.stored_at : outcome.stored_at + outcome.stored.bytes]
 
 
 def end_of(outcomes: Mapping[int, Outcome]) -> int:
-    return max((outcome.offset + outcome.bytes for outcome in outcomes.values()), default=0)
+    return max((at + size for outcome in outcomes.values() for at, size, _ in outcome.ranges), default=0)
 
 
 def test_what_was_kept_is_there_when_the_unit_is_gone_on_with(tmp_path: Path) -> None:
@@ -54,7 +72,7 @@ def test_what_was_kept_is_there_when_the_unit_is_gone_on_with(tmp_path: Path) ->
     with journal.opened(path, GROUNDS, never) as kept:
         assert kept.outcomes == before
         assert {number: bytes_of(path, kept.outcomes[number]) for number in IMAGES} == IMAGES
-        kept.in_hand(5, b"a sixth", measure(5, b"a sixth"))
+        kept.came(judged(5, b"a sixth"))
     assert bytes_of(path, journal.read(path).outcomes[5]) == b"a sixth"
 
 
@@ -70,7 +88,7 @@ def test_what_comes_together_is_written_together_bytes_first(tmp_path: Path, mon
     monkeypatch.setattr(GrowingFile, "write", write)
     with suppress(KeyError), journal.opened(path, GROUNDS, never) as kept:
         for number, data in enumerate((b"1", b"22", b"333", b"4444", b"55555", b"666666")):
-            kept.in_hand(number, data, measure(number, data))
+            kept.came(judged(number, data))
         kept.failed(6, DropReason.HTTP_TIMEOUT, None)
         raise KeyError("stopped")  # what is in hand then is kept, too
     whole = "122333444455555666666"
@@ -90,7 +108,7 @@ def test_images_that_do_not_fit_leave_no_lines(tmp_path: Path, monkeypatch: pyte
     monkeypatch.setattr(GrowingFile, "write", write)
     with suppress(FullDiskError), journal.opened(path, GROUNDS, never) as kept:
         for number in range(5):
-            kept.in_hand(number, b"%d" % number, measure(number, b"%d" % number))
+            kept.came(judged(number, b"%d" % number))
     assert set(journal.read(path).outcomes) == {0}  # the first is written at once, the others together
 
 
@@ -111,7 +129,7 @@ def test_cut_at_any_byte_it_keeps_what_was_whole_and_goes_on(tmp_path: Path) -> 
             assert Path(f"{path}.images").stat().st_size == end_of(expected)
             for number, data in IMAGES.items():
                 if number not in kept.outcomes:
-                    kept.in_hand(number, data, measure(number, data))
+                    kept.came(judged(number, data))
         after = journal.read(path).outcomes
         assert {number: bytes_of(path, after[number]) for number in IMAGES} == IMAGES
 
@@ -122,13 +140,13 @@ def test_an_image_whose_bytes_are_not_as_they_came_is_not_in_hand(tmp_path: Path
     before = written(path)
     images = Path(f"{path}.images")
     data = images.read_bytes()
-    at = before[3].offset
+    at = before[3].stored_at or 0
     images.write_bytes({"lost": b"", "cut": data[: at + 4], "changed": data[:at] + b"S" + data[at + 1 :]}[harm])
     gone = {"lost": {0, 2, 3}, "cut": {2, 3}, "changed": {3}}[harm]
     with journal.opened(path, GROUNDS, never) as kept:
         assert set(kept.outcomes) == set(before) - gone
         for number in gone:
-            kept.in_hand(number, IMAGES[number], measure(number, IMAGES[number]))
+            kept.came(judged(number, IMAGES[number]))
     after = journal.read(path).outcomes
     assert {number: bytes_of(path, after[number]) for number in IMAGES} == IMAGES
 
@@ -136,25 +154,64 @@ def test_an_image_whose_bytes_are_not_as_they_came_is_not_in_hand(tmp_path: Path
 def test_what_rests_on_other_requests_is_forgotten(tmp_path: Path) -> None:
     path = str(tmp_path / "unit")
     written(path)
-    with journal.opened(path, JournalGrounds("something else", GROUNDS.measured), never) as kept:
+    with journal.opened(path, JournalGrounds("something else", GROUNDS.judged), never) as kept:
         assert kept.outcomes == {}
     assert Path(f"{path}.images").stat().st_size == 0
 
 
-def test_where_only_measuring_differs_the_bytes_at_hand_are_measured_anew(tmp_path: Path) -> None:
-    path, seen = str(tmp_path / "unit"), []
-    before = written(path)
+def test_of_a_dropped_image_no_byte_is_kept(tmp_path: Path) -> None:
+    path = str(tmp_path / "unit")
+    with journal.opened(path, GROUNDS, never) as kept:
+        kept.came(dropped(0, b"first"))
+        before = kept.outcomes[0]
+    assert Path(f"{path}.images").read_bytes() == b""
+    assert (before.failed, before.picture, before.found_at) == (("image_too_small",), b"a thumbnail", None)
+    with journal.opened(path, GROUNDS, never) as kept:
+        assert kept.outcomes == {0: before}
 
-    def anew(number: int, data: bytes) -> Measured:
-        seen.append((number, data))
-        return measure(number, data)._replace(nsfw_score=0.25)
 
-    with journal.opened(path, JournalGrounds(GROUNDS.requests, "something else"), anew) as kept:
-        assert sorted(seen) == sorted(IMAGES.items())
-        assert kept.outcomes[0].measured.nsfw_score == 0.25
-        assert kept.outcomes[4] == before[4]
-    with journal.opened(path, JournalGrounds(GROUNDS.requests, "something else"), never) as kept:
-        assert kept.outcomes[0].measured.nsfw_score == 0.25
+def test_of_an_image_that_is_stored_otherwise_only_that_is_kept(tmp_path: Path) -> None:
+    path = str(tmp_path / "unit")
+    with journal.opened(path, GROUNDS, never) as kept:
+        kept.came(judged(0, b"first", b"1st"))
+        kept.came(judged(1, b"of a file, as a shard has it"), is_in_file=True)
+        kept.came(judged(2, b"of a file", b"another"), is_in_file=True)
+        before = dict(kept.outcomes)
+    assert Path(f"{path}.images").read_bytes() == b"1stanother"
+    assert (before[1].found_at, before[1].stored_at) == (None, None)
+    with journal.opened(path, GROUNDS, never) as kept:
+        assert kept.outcomes == before
+
+
+@pytest.mark.parametrize("keeps_found", [False, True])
+def test_where_only_judging_differs_what_was_kept_as_found_is_judged_anew(tmp_path: Path, *, keeps_found: bool) -> None:
+    """The rest is forgotten, and asked for again: an image that was dropped, or stored otherwise."""
+    path, other = str(tmp_path / "unit"), JournalGrounds(GROUNDS.requests, "something else")
+    with journal.opened(path, GROUNDS, never) as kept:
+        kept.came(judged(0, b"as found"), keeps_found=keeps_found)
+        kept.came(judged(1, b"first", b"1st"), keeps_found=keeps_found)
+        kept.came(dropped(2, b"small"), keeps_found=keeps_found)
+        kept.failed(4, DropReason.HTTP_TIMEOUT, None)
+        failed = kept.outcomes[4]
+    seen = dict[int, bytes]()
+
+    def anew(images: Iterable[Found]) -> Iterator[Judged]:
+        for found in images:
+            seen[found.number] = found.data
+            yield judged(found.number, found.data, b"anew %d" % found.number)
+
+    with journal.opened(path, other, anew) as kept:
+        after = dict(kept.outcomes)
+    assert seen == {0: b"as found", **({1: b"first", 2: b"small"} if keeps_found else {})}
+    assert set(after) == {*seen, 4}
+    assert after[4] == failed
+    assert {number: bytes_of(path, after[number]) for number in seen} == {n: b"anew %d" % n for n in seen}
+    with journal.opened(path, other, never) as kept:
+        assert kept.outcomes == after
+    seen.clear()
+    with journal.opened(path, GROUNDS, anew) as kept:  # what was found is still there
+        assert set(kept.outcomes) == set(after)
+    assert seen[0] == b"as found"
 
 
 def test_what_is_taken_out_is_forgotten_and_the_rest_stays(tmp_path: Path) -> None:
@@ -194,3 +251,16 @@ def test_a_line_of_another_form_ends_what_is_read(tmp_path: Path, value: object)
     lines.insert(3, b"%08x %b\n" % (zlib.crc32(text), text))
     Path(f"{path}.journal").write_bytes(b"".join(lines))
     assert journal.read(path).outcomes == dict(list(before.items())[:2])
+
+
+def test_what_was_said_is_in_the_journal_with_the_image(tmp_path: Path) -> None:
+    path, said = str(tmp_path / "unit"), (Said("x-robots-tag", "nofollow", "image header", "2026-01-01T00:00:00Z"),)
+    with journal.opened(path, GROUNDS, never) as kept:
+        for number, of_image in enumerate((said, ())):
+            found = judged(number, b"an image")
+            kept.came(found._replace(outcome=found.outcome._replace(said=of_image)))
+        kept.failed(2, DropReason.OPT_OUT_IPTC, 200, (Said("iptc", "DMI-PROHIBITED", "image file", None),))
+        kept.failed(3, DropReason.HTTP_STATUS, 404)
+        before = dict(kept.outcomes)
+    assert journal.read(path).outcomes == before
+    assert [outcome.said and len(outcome.said) for outcome in before.values()] == [1, (), 1, None]

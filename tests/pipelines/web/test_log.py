@@ -9,7 +9,8 @@ from rich.console import Console
 
 from altalign import storage
 from altalign.data.reasons import DropReason
-from altalign.pipelines.images.measuring import Measured, Outcome
+from altalign.pipelines.images.judging import Outcome
+from altalign.pipelines.images.measuring import Measured
 from altalign.pipelines.run import progress
 from altalign.pipelines.run.units import Run, Unit
 from altalign.pipelines.web import log
@@ -25,11 +26,11 @@ FAILED = Try(
 )
 WHOLE = Measured(format="png", width=300, height=300, found_sha256="00")
 OUTCOMES = {
-    0: Outcome(None, None, 0, 100, WHOLE),
-    1: Outcome(None, None, 100, 20, WHOLE._replace(damage="cut")),
+    0: Outcome(None, None, 100, WHOLE),
+    1: Outcome(None, None, 20, WHOLE._replace(damage="cut")),
     2: Outcome(DropReason.HTTP_STATUS, 503),
     3: Outcome(DropReason.HTTP_TIMEOUT),
-    4: Outcome(None, None, 120, 3, Measured(found_sha256="01")),
+    4: Outcome(None, None, 3, Measured(found_sha256="01")),
 }
 
 

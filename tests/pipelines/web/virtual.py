@@ -64,7 +64,7 @@ class Web:
     """Sites by host, and what was asked of them.
 
     Attributes:
-        log: (when, URL) of every request, robots.txt left out; `robots_log`: of those.
+        log: (when, URL) of every request but those for robots.txt (`robots_log`) and tdmrep.json (`reservations_log`).
         most: of each host, how many requests were under way at a time.
     """
 
@@ -72,12 +72,15 @@ class Web:
     is_there: Callable[[], bool] = lambda: True
     log: list[tuple[float, str]] = field(default_factory=list)
     robots_log: list[tuple[float, str]] = field(default_factory=list)
+    reservations_log: list[tuple[float, str]] = field(default_factory=list)
     running: dict[str, int] = field(default_factory=dict)
     most: dict[str, int] = field(default_factory=dict)
 
     async def ask(self, request: Request) -> Answer:
         host, now = request.target.host, asyncio.get_running_loop().time()
-        (self.robots_log if request.target.url.endswith("/robots.txt") else self.log).append((now, request.target.url))
+        of_files = {"/robots.txt": self.robots_log, "/.well-known/tdmrep.json": self.reservations_log}
+        url, origin = request.target.url, request.target.origin
+        of_files.get(url.removeprefix(origin), self.log).append((now, url))
         self.running[host] = self.running.get(host, 0) + 1
         self.most[host] = max(self.most.get(host, 0), self.running[host])
         try:

@@ -316,3 +316,45 @@ def test_a_folder_that_is_there_and_a_run_that_is_not_are_refused(
     assert "it is there already; give a new folder" in capsys.readouterr().err
     assert cli.main(["export", "nowhere", str(tmp_path / "out"), "--to", "align"]) == 2
     assert "nowhere: no such training run" in capsys.readouterr().err
+
+
+@torch.no_grad()
+def test_a_folder_for_the_hub_has_a_card_that_the_hub_reads(
+    small: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """AlignModel where it holds the model, else graphs: of a ViT."""
+    from huggingface_hub import ModelCard
+    from transformers import AlignModel
+
+    folder, of = exported(small, tmp_path / "ours", "hub"), ours(small)
+    assert "`hf upload OWNER/NAME DIR` publishes the folder" in " ".join(capsys.readouterr().out.split())
+    card = ModelCard.load(folder / "README.md")
+    assert (card.data.library_name, card.data.pipeline_tag) == ("transformers", "zero-shot-image-classification")
+    assert (card.data.model_name, card.data.tags) == ("ours", ["image-text", "altalign"])
+    results = {(one.dataset_name, one.metric_type): one.metric_value for one in card.data.eval_results or ()}
+    assert results == {
+        ("retrieval/held", "rsum"): 100.0,
+        ("retrieval/held", "image_to_text_r1"): 12.5,
+        ("retrieval/held", "text_to_image_r1"): 25.0,
+    }
+    assert "AlignModel.from_pretrained" in card.text
+    tokens = torch.tensor([[2, 7, 3]])
+    features = AlignModel.from_pretrained(folder).eval().get_text_features(tokens, tokens > 0).pooler_output
+    expected = of.model.encode_text(tokens, tokens > 0)
+    torch.testing.assert_close(torch.nn.functional.normalize(features), expected, rtol=0, atol=1e-5)
+    vit = {"architecture": "vit_ti16", "width": 0.34, "depth": 0.1, "positions_px": 32, "padding": "same"}
+    run = write_trained(tmp_path / "vit", image_tower=vit, data={"resize_px": 36, "crop_px": 32})
+    graphs = exported(run, tmp_path / "graphs", "hub")
+    assert ModelCard.load(graphs / "README.md").data.library_name == "onnx"
+    assert {"image.onnx", "text.onnx", "tokenizer.json"} <= {path.name for path in graphs.iterdir()}
+
+
+@needs_open_clip
+def test_open_clip_has_the_bias_of_a_model_that_learned_by_sigmoids(tmp_path: Path) -> None:
+    import open_clip
+
+    run = write_trained(tmp_path / "run", loss={"name": "sigmoid", "bias": -7.0})
+    folder = exported(run, tmp_path / "open_clip", "open_clip", "--crop-px", "32")
+    model, _, _ = open_clip.create_model_and_transforms(f"local-dir:{folder}")
+    assert model.logit_bias.item() == -7.0
+    assert model.logit_scale.item() == pytest.approx(1.5)  # what `write_trained` gives the temperature's logarithm

@@ -147,6 +147,9 @@ def test_no_pickle_is_read(run: str, align: str, tmp_path: Path) -> None:
         torch_models.opened(str(folder))
     with pytest.raises(UsageError, match="a pickle may run code when it is read; give safetensors"):
         towers(run, str(folder / "pytorch_model.bin"))
+    with pytest.raises(UsageError, match="a pickle may run code when it is read; give safetensors"):
+        towers(run, str(folder))
+    (folder / "pytorch_model.bin").unlink()
     with pytest.raises(UsageError, match=r"a folder without model\.safetensors or open_clip_model\.safetensors"):
         towers(run, str(folder))
     assert not Path("executed").exists()

@@ -1,9 +1,11 @@
 """The configs that ship are read, and say what has to be said before a run."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from altalign.errors import UsageError
 from altalign.train.settings.sweep import SweepConfig
 from altalign.train.settings.training import TrainConfig
 
@@ -88,3 +90,36 @@ def test_configs_of_fine_tuning_have_the_papers_numbers() -> None:
     assert probe.schedule.steps * 16_384 == pytest.approx(90 * images, rel=1e-3)
     assert probe.schedule.warmup_steps * 16_384 == pytest.approx(10 * images, rel=1e-3)
     assert head.schedule.every * 1_024 == pytest.approx(30 * images, rel=1e-3)
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        (
+            {"loss": {"name": "sigmoid", "mixup": 0.1}},
+            'here [loss]: name = "sigmoid" with mixup = 0.1, of softmax alone; leave it out',
+        ),
+        ({"loss": {"name": "sigmoid", "label_smoothing": 0.1}}, "with label_smoothing = 0.1, of softmax alone"),
+        (
+            {"loss": {"name": "sigmoid"}, "noise": {"estimates": "losses.parquet", "smoothing": 0.5}},
+            '[noise] smoothing with [loss] name = "sigmoid", of softmax alone; leave one out',
+        ),
+        ({"evaluation": {"averaged": True}}, "averaged = true with [optimizer] average = 0: no average is kept"),
+        (
+            {"loop": {"speed": "recorded"}, "image_tower": {"frozen_groups": 2}},
+            'speed = "recorded" with [image_tower] frozen_groups: they do not go together',
+        ),
+        ({"optimizer": {"layer_decay": {"image_tower": 1.5}}}, "[optimizer] layer_decay, image_tower = 1.5: too large"),
+    ],
+)
+def test_settings_that_do_not_go_together_are_one_line(given: dict[str, Any], message: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        TrainConfig.from_values(given, where="here")
+    assert message in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_sigmoids_begin_as_siglips() -> None:
+    loss = TrainConfig.from_values({"loss": {"name": "sigmoid"}}, where="here").loss
+    assert (loss.temperature, loss.bias, loss.label_smoothing) == (0.1, -10.0, 0.0)
+    assert TrainConfig.from_values({"loss": {"name": "sigmoid", "temperature": 0.5}}, where="x").loss.temperature == 0.5

@@ -50,7 +50,7 @@ def test_the_loss_of_ranks_is_that_of_one_process(found: list[dict[str, Any]], n
     expected = loss_of((sum(sizes),), 0, settings)
     for sums in ("loss", "temperature"):
         torch.testing.assert_close(
-            torch.stack([part[sums] for part in parts]).sum(), expected[sums], rtol=1e-10, atol=1e-12
+            torch.stack([part[sums] for part in parts]).sum(0), expected[sums], rtol=1e-10, atol=1e-12
         )
     for rows in ("images", "texts", "pairs"):
         torch.testing.assert_close(torch.cat([part[rows] for part in parts]), expected[rows], rtol=1e-10, atol=1e-12)
@@ -60,7 +60,7 @@ def test_the_loss_of_ranks_is_that_of_one_process(found: list[dict[str, Any]], n
 def test_steps_of_ranks_are_those_of_one_process(found: list[dict[str, Any]], name: str) -> None:
     """Of equal chunks: dropout too. Every rank has the same gradients and running statistics."""
     sizes, chunk, frozen = STEPS[name]
-    expected = steps_of((sum(sizes),), 0, chunk, frozen)
+    expected = steps_of((sum(sizes),), 0, chunk, frozen, name=name)
     for of_rank in found[: len(sizes)]:
         ours = of_rank["steps"][name]
         for result, of_one in zip(ours["results"], expected["results"], strict=True):

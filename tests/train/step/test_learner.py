@@ -185,7 +185,7 @@ def test_it_grows_then_falls_and_stays_between_floor_and_peak(
 
 def test_each_source_of_the_batch_has_the_mean_of_its_pairs() -> None:
     images, texts = embeddings_drawn(6, seed=1)
-    result = StepResult(loss=0.0, temperature=0.1, drift=0.0, embeddings=(images, texts))
+    result = StepResult(loss=0.0, temperature=0.1, bias=None, drift=0.0, embeddings=(images, texts))
     own = ["one", "two", "one", "one", "two", "one"]
     of_pairs = negatives_log_p(images, texts, images.new_tensor(0.1), block=4)
     assert negatives_by_source(result, own, ["absent", "one", "two"], block=4) == pytest.approx(

@@ -8,7 +8,7 @@ from torch.nn import functional
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from altalign.train.model.drawn import Mixed
-from altalign.train.step.loss import contrastive_loss, negatives_log_p, pair_losses
+from altalign.train.step.loss import contrastive_loss, negatives_log_p, pair_losses, sigmoid_loss
 from tests.train.pairs import drawn, plain_losses
 
 derandomized = settings(derandomize=True, deadline=None, max_examples=80)
@@ -187,3 +187,33 @@ def test_how_hard_negatives_are_is_as_in_plain_loops(pairs: int, block: int, sig
     ]
     found = negatives_log_p(images, texts, temperature(sigma), block=block)
     assert found.tolist() == pytest.approx(expected, rel=1e-9)
+
+
+def plain_sigmoids(images: torch.Tensor, texts: torch.Tensor, logits: torch.Tensor) -> torch.Tensor:
+    """SigLIP's loss (arXiv 2303.15343, section 3.2), a pair after the other."""
+    total, pairs = images.new_zeros(()), len(images)
+    for i in range(pairs):
+        for j in range(pairs):
+            z = 1 if i == j else -1
+            total = total + torch.log(1 / (1 + torch.exp(z * (-images[i] @ texts[j] / logits[0] - logits[1]))))
+    return -total / pairs
+
+
+@given(st.integers(1, 9), st.integers(1, 11), st.sampled_from([1.0, 0.1]), st.sampled_from([-10.0, 0.0]))
+@derandomized
+def test_sigmoids_in_blocks_as_in_plain_loops(pairs: int, block: int, sigma: float, bias: float) -> None:
+    images, texts = drawn(pairs, seed=block)
+    logits = torch.tensor([sigma, bias], dtype=torch.float64, requires_grad=True)
+    ours, plain = sigmoid_loss(images, texts, logits, block=block), plain_sigmoids(images, texts, logits)
+    torch.testing.assert_close(ours, plain, rtol=1e-10, atol=1e-12)
+    for own, expected in zip(
+        gradients(ours, images, texts, logits), gradients(plain, images, texts, logits), strict=True
+    ):
+        torch.testing.assert_close(own, expected, rtol=1e-9, atol=1e-10)
+
+
+def test_sigmoids_of_two_pairs_by_hand() -> None:
+    """Similarities 1 and 0 of SigLIP's first t and b: logits of the matches are 10 - 10, of the others -10."""
+    both = torch.eye(2, dtype=torch.float64)
+    loss = sigmoid_loss(both, both, torch.tensor([0.1, -10.0], dtype=torch.float64))
+    assert float(loss) == pytest.approx(math.log(2) + math.log1p(math.exp(-10)), rel=1e-12)

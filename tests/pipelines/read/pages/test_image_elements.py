@@ -17,7 +17,7 @@ PAGE_URL = "http://site.example/dir/page.html"
 
 
 def rows(body: bytes, page_url: str = PAGE_URL, charset: str | None = None) -> list[list[str | None]]:
-    batch = image_elements.verdicts([(image, page_url) for image in image_elements.images(body, page_url, charset)])
+    batch = image_elements.verdicts([(image, page_url, "") for image in image_elements.images(body, page_url, charset)])
     return [[row["image_url"], row["caption"], row["reason"]] for row in batch.to_pylist()]
 
 

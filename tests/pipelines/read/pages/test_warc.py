@@ -41,7 +41,8 @@ def captions(path: Path) -> list[str]:
 
 
 def bytes_of(path: Path, place: dict) -> bytes | None:
-    return place["bytes"] if place["bytes"] is not None else read.image_bytes(str(path), place["offset"])
+    found = read.Captured.of_copy(place["bytes"]) if place["bytes"] else read.captured(str(path), place["offset"])
+    return found and found.data
 
 
 def noise(size: int) -> bytes:
@@ -385,13 +386,14 @@ def test_a_copied_page_keeps_its_head_alone_and_an_image_called_a_page_all(tmp_p
         response("http://a/q", b"\x89PNG\0" + b"x" * 5_000),
     ]
     _, _, places = read_all(write(tmp_path / "a.warc.gz", records, "whole"))
-    assert [len(place["bytes"] or b"") for place in places] == [0, 1_024, 5_005]
+    copies = [read.Captured.of_copy(place["bytes"] or b"") for place in places]
+    assert [len(copy.data) for copy in copies] == [0, 1_024, 5_005]
 
 
 def test_there_are_no_bytes_where_there_is_no_record(tmp_path):
     path = write(tmp_path / "a.warc.gz", [image("http://a/i")])
-    assert read.image_bytes(str(path), 5) is None
-    assert read.image_bytes(str(path), 10_000) is None
+    assert read.captured(str(path), 5) is None
+    assert read.captured(str(path), 10_000) is None
 
 
 def test_many_images_of_one_page_come_in_bounded_stretches(tmp_path):
@@ -476,7 +478,7 @@ def test_a_disk_error_in_an_image_is_no_image_that_is_missing(tmp_path, monkeypa
         "altalign.storage.open_read", lambda _: FailingFile(data, bad_at, [OSError(errno.EIO, "Input/output error")])
     )
     with pytest.raises(UnreadableError, match=r"a\.warc: cannot be read as WARC .*Input/output error"):
-        read.image_bytes(str(path), 0)
+        read.captured(str(path), 0)
 
 
 @pytest.mark.parametrize("form", FORMS)
@@ -497,7 +499,7 @@ def test_a_disk_error_in_an_archive_is_no_broken_record(tmp_path, monkeypatch, f
 def test_a_record_that_breaks_off_is_still_an_image_that_is_missing(tmp_path, form):
     path = write(tmp_path / "a.warc", [response("http://a/x.jpg", noise(60_000), "image/jpeg")], form)
     path.write_bytes(path.read_bytes()[:30_000])
-    assert read.image_bytes(str(path), 0) is None
+    assert read.captured(str(path), 0) is None
 
 
 @pytest.mark.parametrize("form", ["gzip", "bare"])

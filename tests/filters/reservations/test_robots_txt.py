@@ -1,18 +1,11 @@
-"""robots.txt by the examples of RFC 9309 and of the wild, and opt-out headers."""
+"""robots.txt by the examples of RFC 9309 and of the wild, tags, and preferences in headers and lines."""
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from altalign.pipelines.web.robots import (
-    BYTES_AT_MOST,
-    DELAY_S_AT_MOST,
-    OPT_OUTS,
-    Rules,
-    allows_training,
-    opt_out,
-    product_token,
-)
+from altalign.filters.reservations import Robots, of_headers, of_robots, opposed, product_token, usage
+from altalign.filters.reservations.robots_txt import BYTES_AT_MOST, DELAY_S_AT_MOST
 
 US = "altalign"
 
@@ -21,12 +14,16 @@ def allows(text: str | bytes, path: str) -> bool:
     return not against(text, path)
 
 
-def against(text: str | bytes, path: str) -> str:
-    return Rules.parse(text.encode() if isinstance(text, str) else text, US).against(f"http://a.test{path}")
+def against(text: str | bytes, path: str) -> tuple[str, ...]:
+    """The notations by which a robots.txt opposes training with what is at a path."""
+    body = text.encode() if isinstance(text, str) else text
+    return opposed(of_robots(body, f"http://a.test{path}", US, None), "train", US)
 
 
-def opts_out(**headers: list[str]) -> str:
-    return opt_out({name: headers.get(name.replace("-", "_"), []) for name in OPT_OUTS}, US)
+def opts_out(**headers: list[str]) -> tuple[str, ...]:
+    """The headers that oppose training."""
+    said = of_headers({name.replace("_", "-"): values for name, values in headers.items()}, US, "image header", None)
+    return opposed(said, "train", US)
 
 
 @pytest.mark.parametrize(
@@ -141,7 +138,7 @@ def test_what_is_beyond_the_limit_is_left_out() -> None:
     [("5", 5.0), ("0.5", 0.5), ("86400", DELAY_S_AT_MOST), ("-1", 0.0), ("soon", 0.0), ("nan", 0.0), ("inf", 0.0)],
 )
 def test_a_crawl_delay_is_seconds_up_to_a_limit(delay: str, seconds: float) -> None:
-    assert Rules.parse(f"User-agent: *\nCrawl-delay: {delay}\n".encode(), US).delay_s == seconds
+    assert Robots.parse(f"User-agent: *\nCrawl-delay: {delay}\n".encode(), US).delay_s == seconds
 
 
 TAGS = {
@@ -180,7 +177,7 @@ TAGS = {
 @pytest.mark.parametrize("value", TAGS)
 def test_what_a_tag_says_to_us(value: str) -> None:
     """By https://developers.google.com/search/docs/crawling-indexing/robots-meta-tag, and noai as img2dataset does."""
-    assert opts_out(x_robots_tag=[value]) == (f"X-Robots-Tag: {value}" if TAGS[value] else "")
+    assert opts_out(x_robots_tag=[value]) == (("x-robots-tag",) if TAGS[value] else ())
 
 
 @given(values=st.lists(st.sampled_from([*TAGS])))
@@ -190,7 +187,7 @@ def test_one_header_of_several_is_enough(values: list[str]) -> None:
 
 @given(value=st.text("noaimgedx ,:/*AltalignN-_;1\t"))
 def test_any_tag_is_read(value: str) -> None:
-    assert opts_out(x_robots_tag=[value]) in ("", f"X-Robots-Tag: {value.strip()}")
+    assert opts_out(x_robots_tag=[value]) in ((), ("x-robots-tag",))
 
 
 @pytest.mark.parametrize(
@@ -198,8 +195,8 @@ def test_any_tag_is_read(value: str) -> None:
     [("1", True), (" 1 ", True), ("0", False), ("true", False), ("", False), ("11", False), ("0, 1", True)],
 )
 def test_rights_are_reserved_by_a_one(value: str, *, reserved: bool) -> None:
-    assert opts_out(tdm_reservation=[value]) == ("tdm-reservation: 1" if reserved else "")
-    assert opts_out(tdm_reservation=["0", value]) == ("tdm-reservation: 1" if reserved else "")
+    assert opts_out(tdm_reservation=[value]) == (("tdmrep",) if reserved else ())
+    assert opts_out(tdm_reservation=["0", value]) == (("tdmrep",) if reserved else ())
 
 
 @pytest.mark.parametrize(
@@ -235,15 +232,15 @@ def test_rights_are_reserved_by_a_one(value: str, *, reserved: bool) -> None:
     ],
 )
 def test_what_a_preference_says_of_training(name: str, value: str, *, allows: bool | None) -> None:
-    assert allows_training(name, [value]) is allows
-    opts = f"{name}: {value.strip()}" if allows is False else ""
-    assert opts_out(**{name.lower().replace("-", "_"): [value]}) == opts
+    notation = name.lower()
+    assert usage.says(notation, value, "train") is allows
+    assert opts_out(**{notation.replace("-", "_"): [value]}) == ((notation,) if allows is False else ())
 
 
 def test_values_of_several_headers_are_one_dictionary() -> None:
-    assert opts_out(content_usage=["search=y", "train-ai=n"]) == "Content-Usage: search=y, train-ai=n"
-    assert opts_out(content_usage=["train-ai=n", "train-ai=y"]) == ""
-    assert opts_out(content_usage=["train-ai=y"], content_signal=["ai-train=no"]) == "Content-Signal: ai-train=no"
+    assert opts_out(content_usage=["search=y", "train-ai=n"]) == ("content-usage",)
+    assert opts_out(content_usage=["train-ai=n", "train-ai=y"]) == ()
+    assert opts_out(content_usage=["train-ai=y"], content_signal=["ai-train=no"]) == ("content-signal",)
 
 
 @pytest.mark.parametrize(
@@ -278,13 +275,17 @@ def test_preferences_of_a_robots_txt_are_rules_of_paths(text: str, opposed: set[
 
 def test_the_rule_that_forbids_is_named() -> None:
     lines = "User-agent: *\nDisallow: /a\nContent-Usage: /b train-ai=n\nContent-Signal: ai-train=no\n"
-    assert [against(lines, path) for path in ("/a", "/b", "/c")] == ["Disallow", "Content-Usage", "Content-Signal"]
+    assert [against(lines, path) for path in ("/a", "/b", "/c")] == [
+        ("content-signal", "robots.txt"),
+        ("content-usage", "content-signal"),
+        ("content-signal",),
+    ]
 
 
 @given(text=st.text('cContent-UsageiglUser-agent: */\tryain=,;"\n', max_size=200))
 def test_any_preferences_are_read(text: str) -> None:
     assert allows(f"User-agent: *\n{text}", "/a") in (True, False)
-    assert allows_training("Content-Usage", [text]) in (True, False, None)
+    assert usage.says("content-usage", text, "train") in (True, False, None)
 
 
 @pytest.mark.parametrize(

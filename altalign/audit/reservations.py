@@ -1,0 +1,129 @@
+"""`altalign audit RUN --reservations`: what rights holders said, of which domains, when, and what it means by purpose.
+
+Counted are the pairs whose images were looked at: those in the shards, and those that `fetch` or a later stage dropped.
+Of a pair that `fetch` dropped nobody knows what later rules would have said, nor what else its rights holder says: the
+search ends with what opposes the purpose.
+"""
+
+from collections import Counter, defaultdict
+from collections.abc import Sequence
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from altalign import storage
+from altalign.audit import forms, rows
+from altalign.audit.run_folder import RunFolder
+from altalign.data.reasons import Stage
+from altalign.filters import one_url
+from altalign.filters.reservations import NOTATIONS, PURPOSES, Said, opposed, product_token
+from altalign.machine import interrupts
+from altalign.pipelines import card
+
+_LOOKED_AT = (Stage.FETCH, Stage.IMAGE, Stage.DECONTAMINATE, Stage.SELECT)
+_COLUMNS = ("preferences", "image_url")
+_OUTCOMES = ("nobody_looked", "nothing_found", "something_said")
+_SECTIONS = {
+    "looked_for": "1. What was looked for",
+    "pairs": "2. Pairs",
+    "by_purpose": "3. What each purpose keeps",
+    "by_notation": "4. By notation",
+    "by_month": "5. By month",
+    "by_domain": "6. By registered domain",
+}
+_FORM = "What rights holders said of the use of their works"
+
+
+def write(run: RunFolder, folder: str) -> list[str]:
+    """Write `reservations.md` and `reservations.json`; returns the paths. UnreadableError: there is no such column."""
+    return forms.write(folder, "reservations", "Reservations of rights", _SECTIONS, gathered(run))
+
+
+def gathered(run: RunFolder) -> dict[str, Any]:
+    """What was said in a run, by the sections of the form."""
+    counted, config, fetch = _Counted(run), run.config, run.facts["stages"].get("fetch", {})
+    for name in storage.names(run.path("shards"), ".parquet"):
+        for group in rows.row_groups(run.path("shards", name), _COLUMNS):
+            counted.add("kept", group)
+    for folder in (run.path("dropped", stage.value) for stage in _LOOKED_AT):
+        for name in storage.names(folder, ".parquet"):
+            for group in rows.row_groups(storage.join(folder, name), (*_COLUMNS, "reason")):
+                is_opt_out = pc.starts_with(group["reason"], "opt_out")
+                counted.add("opted_out", group.filter(is_opt_out))
+                counted.add("dropped", group.filter(pc.invert(is_opt_out)))
+    times = {name: fetch.get(name) for name in ("started", "finished")} if config.fetch.source == "web" else None
+    looked_for = {"places": card.looked_for(config), "notations": list(NOTATIONS), "purpose": config.fetch.purpose}
+    return {"form": _FORM, "looked_for": looked_for | {"on_the_web": times}, **counted.to_json()}
+
+
+class _Counted:
+    """Counts of pairs: by section of the form, then by row, then by column."""
+
+    def __init__(self, run: RunFolder):
+        token = product_token(run.config.fetch.user_agent_sent)
+        self._opposed = lru_cache(maxsize=1 << 16)(
+            lambda said: {purpose: opposed(said, purpose, token) for purpose in PURPOSES}
+        )
+        places = {place: Counter[str]() for place in ("kept", "opted_out", "dropped")}
+        self._pairs, self._purposes = places, {place: Counter[str]() for place in places}
+        self._notations = defaultdict[tuple[str, str], Counter[str]](Counter)
+        self._months, self._domains = Counter[tuple[str, str]](), defaultdict[str, Counter[str]](Counter)
+
+    def add(self, place: str, batch: pa.Table) -> None:
+        """Count the rows of a batch, all of which are `kept`, `opted_out`, or `dropped` for another reason."""
+        interrupts.check()
+        said: Any = batch["preferences"].combine_chunks()
+        of_rows: Any = pc.list_value_length(said)
+        lengths = of_rows.fill_null(-1).to_numpy()
+        domains = [*map(one_url.domain_of, batch["image_url"].to_pylist())]
+        for domain, count in Counter(domains).items():
+            self._domains[domain]["pairs"] += count
+        numbers = np.flatnonzero(lengths > 0)
+        counts = int((lengths < 0).sum()), int((lengths == 0).sum()), len(numbers)
+        self._pairs[place].update(dict(zip(_OUTCOMES, counts, strict=True)))
+        for number, statements in zip(numbers.tolist(), said.take(numbers).to_pylist(), strict=True):
+            self._count(self._purposes[place], self._domains[domains[number]], [Said(**each) for each in statements])
+
+    def _count(self, place: Counter[str], domain: Counter[str], said: Sequence[Said]) -> None:
+        by_purpose = self._opposed(tuple(each._replace(when=None) for each in said))
+        against = [purpose for purpose, notations in by_purpose.items() if notations]
+        domain.update(["with_a_statement", *against])
+        place.update([*against, *["any"] * bool(against)])
+        for notation, where in {(each.notation, each.where) for each in said}:
+            columns = [purpose for purpose, notations in by_purpose.items() if notation in notations]
+            self._notations[notation, where].update(["pairs", *columns])
+        self._months.update({((each.when or "")[:7], each.notation) for each in said})
+
+    def to_json(self) -> dict[str, Any]:
+        """The counts, by the sections of the form."""
+
+        def against(of: Counter[str]) -> dict[str, int]:
+            return {f"against_{purpose}": of[purpose] for purpose in PURPOSES if purpose != "keep all"}
+
+        kept, opted_out = self._purposes["kept"], self._purposes["opted_out"]
+        notations = sorted(self._notations.items(), key=lambda each: (NOTATIONS.index(each[0][0]), each[0]))
+        names = ("with_a_statement", "pairs")
+        domains = sorted(self._domains.items(), key=lambda each: (*(-each[1][name] for name in names), each[0]))
+        return {
+            "pairs": {place: {each: of[each] for each in _OUTCOMES} for place, of in self._pairs.items()},
+            "by_purpose": [
+                {"purpose": purpose, "kept_that_it_would_drop": kept[purpose]}
+                | {"opted_out_that_it_would_not_drop": opted_out["any"] - opted_out[purpose]}
+                for purpose in PURPOSES
+            ],
+            "by_notation": [
+                {"notation": notation, "where": where, "pairs": of["pairs"], **against(of)}
+                for (notation, where), of in notations
+            ],
+            "by_month": [
+                {"month": month or None, "notation": notation, "pairs": count}
+                for (month, notation), count in sorted(self._months.items())
+            ],
+            "by_domain": [
+                {"domain": domain or None, **{name: of[name] for name in names}, **against(of)}
+                for domain, of in domains
+            ],
+        }

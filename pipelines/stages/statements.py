@@ -1,0 +1,142 @@
+"""What rights holders said of images and of the pages that show them, and which rows that drops.
+
+An image has what its answer and the bytes themselves say and, of a web archive, what robots.txt and tdmrep.json of its
+origin say as archived. A row also has what its page says: that alone may differ between the rows of an image.
+"""
+
+from collections.abc import Iterable, Sequence
+from itertools import groupby
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from altalign import storage
+from altalign.data.preferences import STATEMENTS_AT_MOST, from_text
+from altalign.data.reasons import OPT_OUTS, REASONS, DropReason, Stage
+from altalign.filters import identity
+from altalign.filters.reservations import Reservations, Robots, Said, of_image, opposed, product_token, reason
+from altalign.filters.reservations.robots_txt import BYTES_AT_MOST
+from altalign.machine import interrupts
+from altalign.pipelines import read
+from altalign.pipelines.images.judging import Outcome
+from altalign.pipelines.run import pool, text_tables
+from altalign.pipelines.run.image_places import Kind, Places, as_bytes, first_of_each
+from altalign.pipelines.run.units import Run
+from altalign.settings.curate import FetchSettings
+
+_ORDER = {name: at for at, name in enumerate(REASONS[Stage.FETCH])}
+_BY_ROW = frozenset(OPT_OUTS) - {DropReason.OPT_OUT_ROBOTS_TXT}
+
+
+class Listener(NamedTuple):
+    """Whom statements are for: a purpose, and the name by which sites address this robot."""
+
+    purpose: str
+    token: str
+
+    @classmethod
+    def of(cls, settings: FetchSettings) -> "Listener":
+        """The one that settings describe."""
+        return cls(settings.purpose, product_token(settings.user_agent_sent))
+
+    def reasons(self, said: Iterable[Said]) -> list[DropReason]:
+        """Why statements drop what they are of, in the order of reasons."""
+        return [reason(notation) for notation in opposed(said, self.purpose, self.token)]
+
+    def look(self, data: bytes, said: Sequence[Said]) -> tuple[tuple[Said, ...], list[DropReason]]:
+        """All that was said of an image, by itself too, and why that drops it."""
+        marks = of_image(data)
+        if not (marks or said):  # as of most
+            return (), []
+        every = distinct(said, marks)
+        return every, self.reasons(every)
+
+
+def distinct(*said: Iterable[Said]) -> tuple[Said, ...]:
+    """The first distinct statements of several sources."""
+    return tuple(dict.fromkeys(each for of_source in said for each in of_source))[:STATEMENTS_AT_MOST]
+
+
+def of_pages(texts: Iterable[str | None]) -> list[list[Said] | None]:
+    """What the pages of n rows say, by their texts in the pool; None where nobody looked."""
+    known = dict[str, list[Said]]()
+    found = list[list[Said] | None]()
+    for text in texts:
+        if text is not None and text not in known:
+            known[text] = [Said(*each) for each in from_text(text)]
+        found.append(None if text is None else known[text])
+    return found
+
+
+class Heard(NamedTuple):
+    """Of n rows every reason of `fetch` that holds, in order, and all that was said (None: nobody looked)."""
+
+    failed: list[list[str]]
+    said: list[tuple[Said, ...] | None]
+
+
+def excluded(
+    listener: Listener, pages: Sequence[Sequence[Said] | None], image_of: npt.NDArray[np.int64]
+) -> dict[int, Outcome]:
+    """The images that no row has whose page does not oppose: nobody looks at them. `image_of`: of each row."""
+    reasons = [listener.reasons(said) if said else [] for said in pages]
+    stays = np.bincount(image_of, weights=[not each for each in reasons], minlength=1)
+    first = dict(reversed([*zip(image_of.tolist(), reasons, strict=True)]))
+    return {image: Outcome(first[image][0]) for image in np.flatnonzero(stays == 0).tolist() if image in first}
+
+
+def of_rows(
+    listener: Listener,
+    pages: Sequence[Sequence[Said] | None],
+    outcomes: Sequence[Outcome],
+    image_of: npt.NDArray[np.int64],
+) -> Heard:
+    """What was said of n rows, and what that drops beside the reasons of their images."""
+    heard = Heard([], [])
+    for page, image in zip(pages, image_of.tolist(), strict=True):
+        outcome = outcomes[image]
+        said = None if page is None and outcome.said is None else distinct(page or (), outcome.said or ())
+        reasons: set[str] = set(listener.reasons(said)) if said else set()
+        if outcome.reason is not None and not (reasons and outcome.reason in _BY_ROW):
+            reasons.add(outcome.reason)
+        heard.failed.append(sorted(map(str, reasons), key=_ORDER.__getitem__))
+        heard.said.append(said)
+    return heard
+
+
+# What origins say in archives -----------------------------------------------------------------------------------------
+
+
+def of_origins(run: Run, urls: Sequence[str | None]) -> list[Sequence[Said] | None]:
+    """What the origins of n images say of them, in robots.txt and tdmrep.json of archives; None: no archive has one."""
+    found: list[Sequence[Said] | None] = [None] * len(urls)
+    if not storage.exists(text_tables.ALL_NOTICES.path(run)):
+        return found
+    places, token = text_tables.ALL_NOTICES.array(run, mapped=True), Listener.of(run.config.fetch).token
+    origins = [("/".join(url.split("/", 3)[:3]), number) for number, url in enumerate(urls) if url]
+    for origin, numbers in groupby(sorted(origins), key=lambda pair: pair[0]):
+        interrupts.check()
+        rules, rights = (_notice(run, places, origin + path) for path in read.NOTICES)
+        of_robots, of_tdmrep = Robots.parse(rules.data, token), Reservations.parse(rights.data)
+        for _, number in numbers if rules != rights else ():  # two that are not there are the same
+            url = str(urls[number])
+            found[number] = distinct(of_robots.archived(url, rules.when), of_tdmrep.said(url, rights.when))
+    return found
+
+
+def _notice(run: Run, places: Places, url: str) -> read.Captured:
+    """What an archive has under this URL of an origin; nothing where none has it."""
+    (place,), (is_there,) = first_of_each(places, as_bytes(identity.image_ids(pa.array([url], pa.string()))))
+    if not is_there:
+        return read.Captured(b"")
+    number, offset, length = (int(place[name]) for name in ("file", "offset", "length"))
+    file = run.files[number]
+    if place["kind"] == Kind.COPIED:
+        copied = storage.read_range(text_tables.COPIED_IMAGES.path(run, file.name), offset, length)
+        found = read.Captured.of_copy(copied)
+    else:
+        with pool.reading(run, [number]):
+            found = read.captured(file.path, offset) or read.Captured(b"")
+    return found._replace(data=found.data[:BYTES_AT_MOST])
