@@ -76,6 +76,7 @@ _WRITTEN_AT_THE_END = ("manifest.json", "config.toml")  # the second is written 
 
 REMOVED_FILE = "removed.parquet"  # what `altalign remove` has taken out: schema.REMOVED
 
+
 def damaged(run_folder: str, path: str, why: str) -> DamagedError:
     """The error about a file that a run wrote and that is not as it was written, with what makes it anew."""
     name = storage.relative(path, run_folder) or path

@@ -12,7 +12,7 @@ from altalign.errors import UnreadableError
 
 
 def mark_of(name: str) -> dict[str, Any]:
-    return {"unit": name, "rows": len(name), "text": "漢\n\r\"}\u2028", "files": {f"work/{name}": [1, "d" * 32]}}
+    return {"unit": name, "rows": len(name), "text": '漢\n\r"}\u2028', "files": {f"work/{name}": [1, "d" * 32]}}
 
 
 def written(folder: Path, names: list[str]) -> UnitMarks:
