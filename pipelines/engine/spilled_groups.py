@@ -112,28 +112,34 @@ def elements(path: str, order: int, index: str, where: Sequence[int]) -> Iterato
 
 
 class Spilled:
-    """The slices that all units handed on for one group; `units` is a table of `listed`."""
+    """The slices that all units handed on for one group; `units` reads the table of `listed` when it is worked on."""
 
-    def __init__(self, units: pa.Table, groups: Groups, group: int):
-        columns: list[list[Any]] = [units[name].to_pylist() for name in _LIST.names]
-        self._paths, self._index, self._at, self._times = columns
-        self._buckets, self._width = groups.partitions * groups.kinds, groups.size * groups.kinds
+    def __init__(self, units: Callable[[], pa.Table], groups: Groups, group: int):
+        self._read, self._buckets, self._width = units, groups.partitions * groups.kinds, groups.size * groups.kinds
         self._first = group * self._width
+
+    @cached_property
+    def _units(self) -> list[tuple[str, str, int, int]]:
+        columns: list[list[Any]] = [self._read()[name].to_pylist() for name in _LIST.names]
+        return list(zip(*columns, strict=True))
+
+    @cached_property
+    def _place(self) -> str:
+        return self._units[0][0] if self._units else ""
 
     @cached_property
     def _offsets(self) -> list[Offsets]:
         """Of each unit, int64[times, buckets of the group + 1]. They are read when the group is worked on."""
         size = (self._width + 1) * OFFSET.itemsize
 
-        def read(unit: int) -> Offsets:
-            line, begin = (self._buckets + 1) * OFFSET.itemsize, self._at[unit] + self._first * OFFSET.itemsize
-            ranges = [(begin + line * number, size) for number in range(self._times[unit])]
-            lines = storage.read_ranges(self._index[unit], ranges)
-            data = b"".join(_whole(self._index[unit], part, size) for part in lines)
+        def read(unit: tuple[str, str, int, int]) -> Offsets:
+            _, index, offset, times = unit
+            line, begin = (self._buckets + 1) * OFFSET.itemsize, offset + self._first * OFFSET.itemsize
+            lines = storage.read_ranges(index, [(begin + line * number, size) for number in range(times)])
+            data = b"".join(_whole(index, part, size) for part in lines)
             return np.frombuffer(data, OFFSET).reshape(-1, self._width + 1)
 
-        place = next(iter(self._index), "")
-        return list(storage.each(read, range(len(self._index)), place=place))
+        return list(storage.each(read, self._units, place=self._place))
 
     def slices(self, buckets: Sequence[int]) -> Iterator[tuple[int, bytes]]:
         """Yields (bucket, slice) for these buckets, in the order of units and, within one, of bucket and writing."""
@@ -146,11 +152,11 @@ class Spilled:
             ranges = list(zip(begins[of_buckets, times].tolist(), lengths, strict=True))
             if not ranges:  # opens no file
                 return []
-            path, named = self._paths[unit], [buckets[each] for each in of_buckets.tolist()]
+            path, named = self._units[unit][0], [buckets[each] for each in of_buckets.tolist()]
             parts = zip(storage.read_ranges(path, ranges), lengths, strict=True)
             return list(zip(named, (_whole(path, part, length) for part, length in parts), strict=True))
 
-        for of_unit in storage.each(read, range(len(self._paths)), place=next(iter(self._paths), "")):
+        for of_unit in storage.each(read, range(len(self._units)), place=self._place):
             yield from of_unit
 
     def size(self, buckets: Sequence[int]) -> int:
@@ -188,7 +194,7 @@ def parted(spilled: Spilled, buckets: Sequence[int], cut: Cut) -> Iterator[list[
                 for part, of_part in cut(kind, data, parts):
                     spill.add(groups.bucket(part, kind), of_part)
             where = spill.finish()
-        of_parts = Spilled(listed(value for _, value in elements(path, 0, path, where)), groups, 0)
+        of_parts = Spilled(lambda: listed(value for _, value in elements(path, 0, path, where)), groups, 0)
         yield [(of_parts, [groups.bucket(part, kind) for kind in range(groups.kinds)]) for part in range(parts)]
 
 
@@ -237,7 +243,7 @@ class MergePartitions(beam.PTransform[Any, Any]):
         return range(self._groups.count)
 
     def _merge(self, group: int) -> Iterator[int]:
-        spilled = Spilled(parquet.read_table(self._list), self._groups, group)
+        spilled = Spilled(lambda: parquet.read_table(self._list), self._groups, group)
         for partition in range(group * self._groups.size, (group + 1) * self._groups.size):
             unit = Unit(name=f"{partition:05d}")
             map_unit(self._run, self._marks, unit, lambda run, _, p=partition: self._do(run, p, spilled))

@@ -28,6 +28,7 @@ ROWS_PER_PARTITION = 200_000
 HELD_BYTES = 128 << 20  # of the survivors of a partition; an even one has some 50 MB
 STRETCH_BYTES = 32 << 20  # read at a time where there are more
 UNIT_BYTES = 32 << 20  # of the texts of a fetch unit, but for those of its last image
+BYTES_TIMES_AT_MOST = 4  # where units are larger: a kilobyte of text an image
 OF_SURVIVORS, OF_PLACES = range(2)  # kinds of slices
 
 Ids = npt.NDArray[np.uint8]  # uint8[n, 16]
@@ -129,7 +130,7 @@ def group(run: Run, partition: int, spilled: Spilled) -> GroupFacts:
     with ExitStack() as stack:
         parts = stack.enter_context(parted(spilled, of_kinds, partial(_cut, buckets.partitions)))
         file = stack.enter_context(parquet.writing(GROUPED_SURVIVORS.path(run, name), PLACED_SURVIVOR))
-        grouped, repeated = _Grouped(file), _Repeated(run, name, stack, is_held=is_held)
+        grouped, repeated = _Grouped(file, pool.enlarged(run)), _Repeated(run, name, stack, is_held=is_held)
         for of_part, (of_survivors, of_places) in parts:
             places = b"".join(part for _, part in of_part.slices([of_places]))
             rows = Sorted(partial(_batches, of_part, of_survivors), of_part.size([of_survivors]))
@@ -213,11 +214,13 @@ def as_dropped(run: Run, rows: pa.Table) -> pa.Table:
 class _Grouped:
     """Writes the survivors that are kept with the places of their images: a row group a fetch unit.
 
-    It has so many images, or rows of so many bytes. The last one of a part of the partition waits for the next part.
+    It has so many images, or rows of so many bytes; both are `times` as many in a very large pool. The last one of a
+    part of the partition waits for the next part.
     """
 
-    def __init__(self, file: parquet.Writer):
+    def __init__(self, file: parquet.Writer, times: int):
         self.groups, self._file = list[RowGroup](), file
+        self._images, self._bytes = times * IMAGES_PER_UNIT, min(times, BYTES_TIMES_AT_MOST) * UNIT_BYTES
         self._waiting, self._sizes = PLACED_SURVIVOR.empty_table(), np.zeros(0, np.int64)  # bytes of each image
 
     def add(self, rows: Sorted, kept: Numbers, places: npt.NDArray[np.void]) -> None:
@@ -229,8 +232,8 @@ class _Grouped:
         waiting, self._sizes = len(self._sizes), np.concatenate([self._sizes, np.diff(before)])
         before, first = np.concatenate([[0], np.cumsum(self._sizes)]), 0
         while first < len(self._sizes):
-            within = int(np.searchsorted(before, before[first] + UNIT_BYTES, side="right")) - 1
-            last = min(max(within, first + 1), first + IMAGES_PER_UNIT, len(self._sizes))
+            within = int(np.searchsorted(before, before[first] + self._bytes, side="right")) - 1
+            last = min(max(within, first + 1), first + self._images, len(self._sizes))
             begin, end = first_rows[[max(0, first - waiting), last - waiting]].tolist()
             of_group = rows.take(kept[begin:end])
             for field in ("file", "kind", "offset", "length"):
@@ -238,9 +241,9 @@ class _Grouped:
                 values = place[field][begin:end].astype(np.int64)
                 column = pa.array(values, of_schema.type, mask=~has_place[begin:end])
                 of_group = of_group.append_column(of_schema, column)
-            self._waiting = (
-                pa.concat_tables([self._waiting, of_group]).combine_chunks() if first < waiting else of_group
-            )
+            if len(self._waiting):
+                of_group = pa.concat_tables([self._waiting, of_group]).combine_chunks()
+            self._waiting = of_group
             if last == len(self._sizes):
                 break
             self._write(last - first)

@@ -56,7 +56,7 @@ def read_all(values: list[bytes]) -> dict[int, bytes]:
     """Bytes of each bucket, read group by group, a partition at a time."""
     content = {}
     for group in range(GROUPS.count):
-        gathered = Spilled(listed(values), GROUPS, group)
+        gathered = Spilled(lambda: listed(values), GROUPS, group)
         for partition in range(group * GROUPS.size, (group + 1) * GROUPS.size):
             buckets = [partition * KINDS + kind for kind in range(KINDS)]
             for bucket, array in zip(buckets, gathered.arrays(buckets, np.uint8), strict=True):
@@ -95,12 +95,18 @@ def test_there_are_few_groups_and_each_partition_is_in_one() -> None:
 def test_units_come_in_order_beyond_one_byte_and_names_may_be_of_any_script(tmp_path: Path) -> None:
     folder = tmp_path / "Ünïcode 漢字"
     values = named(folder, {order: [(1, str(order).encode())] for order in (300, 2, 65_536, 0)})
-    assert list(Spilled(listed(values), GROUPS, 0).slices([1])) == [(1, b"0"), (1, b"2"), (1, b"300"), (1, b"65536")]
+    gathered = Spilled(lambda: listed(values), GROUPS, 0)
+    assert list(gathered.slices([1])) == [
+        (1, b"0"),
+        (1, b"2"),
+        (1, b"300"),
+        (1, b"65536"),
+    ]
 
 
 def test_a_unit_that_spilled_nothing_has_no_elements(tmp_path: Path) -> None:
     assert named(tmp_path, {0: [], 1: [(0, b"")]}) == []
-    assert [array.tolist() for array in Spilled(listed([]), GROUPS, 0).arrays([0, 1])] == [[], []]
+    assert [array.tolist() for array in Spilled(lambda: listed([]), GROUPS, 0).arrays([0, 1])] == [[], []]
 
 
 @pytest.mark.parametrize("left", [0, 10, 40])
@@ -110,8 +116,8 @@ def test_a_file_that_was_cut_is_an_error_with_its_name(tmp_path: Path, left: int
     data = path.read_bytes()
     path.write_bytes(data[:left])
     with pytest.raises(UnreadableError, match=f"^{path}: cut short$"):
-        Spilled(listed(values), GROUPS, 0).arrays([0, 5])
-    known = Spilled(listed(values), GROUPS, 0)
+        Spilled(lambda: listed(values), GROUPS, 0).arrays([0, 5])
+    known = Spilled(lambda: listed(values), GROUPS, 0)
     path.write_bytes(data)
     assert known.size([0, 5]) == 48
     path.write_bytes(data[:left])
@@ -158,7 +164,7 @@ def test_the_parts_of_a_partition_have_its_rows_in_order(
         order: [(kind, np.array([each], OFFSET).tobytes()) for kind in range(KINDS) for each in numbers[order::3]]
         for order in range(3)
     }
-    gathered = Spilled(listed(named(tmp_path, units)), GROUPS, 0)
+    gathered = Spilled(lambda: listed(named(tmp_path, units)), GROUPS, 0)
 
     def cut(kind: int, data: bytes, parts: int) -> Iterator[tuple[int, npt.NDArray[np.int64]]]:
         assert kind in range(KINDS)
