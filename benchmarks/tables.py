@@ -163,7 +163,12 @@ COLUMNS: dict[str, list[Column]] = {
         ("Peak GPU memory", "peak_bytes", "{:.2f} GB"),
         ("Of the GPU's arithmetic", "utilisation", "{:.0%}"),
     ],
-    "scale": [("To the first unit, s", "first_s", "{:.1f}"), *TIME, MEMORY[0], ("To merge", "merge_bytes", "{:.2f} GB")],
+    "scale": [
+        ("To the first unit, s", "first_s", "{:.1f}"),
+        *TIME,
+        MEMORY[0],
+        ("To merge", "merge_bytes", "{:.2f} GB"),
+    ],
     "whole": [
         ("Images", "fetched", "{:,.0f}"),
         ("Images/s", "images_per_s", "{:,.0f}"),

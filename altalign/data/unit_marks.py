@@ -9,6 +9,7 @@ goes once the disk keeps its bundle.
 
 import hashlib
 import json
+import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from functools import lru_cache
@@ -185,10 +186,10 @@ class UnitMarks:
 
 
 @lru_cache(1_024)
-def _opened(folder: str, _absolute: str) -> UnitMarks:
+def _opened(folder: str, _working_folder: str) -> UnitMarks:
     return UnitMarks(folder)
 
 
 def opened(folder: str) -> UnitMarks:
     """The marks in a folder; the same object whenever a process asks."""
-    return _opened(folder, storage.absolute(folder))  # a process may work in another folder later
+    return _opened(folder, os.getcwd())  # noqa: PTH109 - asked for each unit; a process may work elsewhere later
