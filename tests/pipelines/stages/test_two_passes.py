@@ -69,6 +69,6 @@ def test_a_whole_run_is_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     monkeypatch.chdir(tmp_path)
     assert main(["curate", "config.toml"]) == 0
     once = tree(Path("run"))
-    monkeypatch.setattr(spilled_groups, "MERGED_BYTES", 1)
+    monkeypatch.setattr(spilled_groups, "MERGED_BYTES", 256)
     assert main(["curate", "config.toml", "--restart"]) == 0
     assert tree(Path("run")) == once
