@@ -42,7 +42,7 @@ def command(document: str | None, compete: Callable[..., int | None], **options:
     )
     for name, default in options.items():
         several: dict[str, Any] = {"nargs": "+"} if isinstance(default, list) else {"type": type(default)}
-        parser.add_argument(f"--{name}", default=default, **several)
+        parser.add_argument(f"--{name.replace('_', '-')}", default=default, **several)
     arguments = parser.parse_args()
     try:
         return compete(**{**vars(arguments), "folder": arguments.folder.absolute()}) or 0

@@ -1,4 +1,4 @@
-"""Tables of docs/concepts/speed.md and training-speed.md from the JSON of benchmarks/results.
+"""Tables of docs/concepts/speed.md, training-speed.md and scale.md from the JSON of benchmarks/results.
 
     python -m benchmarks.tables [--write]
 
@@ -16,7 +16,7 @@ from typing import Any
 
 ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "benchmarks" / "results"
-DOCUMENTS = [ROOT / "docs" / "concepts" / name for name in ("speed.md", "training-speed.md")]
+DOCUMENTS = [ROOT / "docs" / "concepts" / name for name in ("speed.md", "training-speed.md", "scale.md")]
 NOT_YET = "Not measured yet."
 
 Column = tuple[str, str, str]  # heading, figure, format of its value; that of bytes ends with its unit
@@ -162,6 +162,12 @@ COLUMNS: dict[str, list[Column]] = {
         ("Pairs/s", "samples_per_s", "{:,.0f}"),
         ("Peak GPU memory", "peak_bytes", "{:.2f} GB"),
         ("Of the GPU's arithmetic", "utilisation", "{:.0%}"),
+    ],
+    "scale": [
+        ("To the first unit, s", "first_s", "{:.1f}"),
+        *TIME,
+        MEMORY[0],
+        ("To merge", "merge_bytes", "{:.2f} GB"),
     ],
     "whole": [
         ("Images", "fetched", "{:,.0f}"),

@@ -158,7 +158,7 @@ def run_stage(
         conclude(run)
     if stage != STAGES[-1]:  # the manifest is the last one's mark
         units = {step: len(run.finished(step)) for step in marks.steps_of(stage)}
-        run.write_mark(stage, "done", {"units": units}, block)
+        run.write_mark(run.end(stage), {"units": units}, block)
 
 
 def run_step(run: Run, step: Step, pipeline_options: PipelineOptions, shown: progress.Shown | None = None) -> None:

@@ -14,8 +14,8 @@ from typing import Any
 from altalign import storage, terminal
 from altalign.audit.run_folder import RunFolder
 from altalign.commands.arguments import Parser, positive
-from altalign.data import lineage
-from altalign.data.stages import REMOVED_FILE, finished_units, own_files
+from altalign.data import lineage, unit_marks
+from altalign.data.stages import REMOVED_FILE, own_files
 from altalign.errors import UsageError
 from altalign.machine import startup
 from altalign.storage.atomic_change import ADDING
@@ -186,7 +186,7 @@ def _print_status(run: RunFolder) -> None:
         done = planned = rows = 0  # units of the steps that have begun, and their rows
         for plan in storage.below(run.path("work", stage), "plan/plan.json"):
             of_step = storage.read_json(plan)
-            done += len(finished_units(plan.removesuffix("/plan/plan.json")))
+            done += len(unit_marks.opened(plan.removesuffix("plan/plan.json") + "marks").found())
             planned, rows = planned + of_step["units"], rows + of_step["rows"]
         state, left = "finished" if facts["finished"] else "begun", ""
         if not facts["finished"]:

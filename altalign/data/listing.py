@@ -6,7 +6,8 @@ and card by digest. So the number stays where settings differ that decide no byt
 """
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import cache
 from typing import NamedTuple
 
 from altalign import storage
@@ -63,16 +64,24 @@ def grown(path: str, kind: Kind) -> Written:
     return Written(storage.stamp(path).size, "") if storage.is_remote(path) else digest(path, kind)
 
 
-def differences(run_folder: str, files: Mapping[str, Written], *, sizes_alone: bool) -> dict[str, str]:
-    """What is wrong with each file that is not as it is listed, by its path in the run."""
+def differences(
+    run_folder: str, files: Mapping[str, Written], sizes: Callable[[str], Mapping[str, int]] | None = None
+) -> dict[str, str]:
+    """What is wrong with each file that is not as it is listed, by its path in the run.
+
+    `sizes` tells those of the files of a folder, where they alone are compared.
+    """
 
     def difference(name: str) -> str:
         path, listed = storage.join(run_folder, name), files[name]
         try:
-            size, kind = storage.stamp(path).size, kind_of(listed.digest)
+            size = sizes(storage.folder_of(path)).get(storage.name(path)) if sizes else storage.stamp(path).size
+            if size is None:
+                return "it is not there"
             if size != listed.bytes:
                 return f"it has {size:,} bytes, where {listed.bytes:,} were written"
-            if not sizes_alone and (now := digest(path, kind).digest) != listed.digest:
+            kind = kind_of(listed.digest)
+            if not sizes and (now := digest(path, kind).digest) != listed.digest:
                 return f"its {kind} is {now}, where {listed.digest} was written"
         except FileNotFoundError:
             return "it is not there"
@@ -143,8 +152,9 @@ def look(run_folder: str, *, sizes_alone: bool, but_of_rows: bool = False) -> Fo
                 others[f"{folder}/{shard}.parquet"] = Written(each["bytes"], each["sha256"])
         except UnreadableError as error:
             wrong[f"{folder}/manifest.json"] = str(error).partition("manifest.json: ")[2]
+    sizes = cache(storage.sizes)
     for files, is_of_sizes in ((small, False), (of_rows, True), (others, sizes_alone)):
-        wrong |= differences(run_folder, files, sizes_alone=is_of_sizes)
+        wrong |= differences(run_folder, files, sizes if is_of_sizes else None)
     # what nothing lists is somebody else's; names that begin with a point are not looked at
     existing = {storage.relative(path, run_folder) or path for path in storage.files_below(run_folder)}
     for name in sorted(existing.difference(listed, NOT_LISTED)):

@@ -1,6 +1,5 @@
 """The stages of a curation, what each leaves in a run folder, and the error for a damaged file."""
 
-import re
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import NotRequired, TypedDict
@@ -76,14 +75,6 @@ OF_FETCHED = ("test_images",)
 _WRITTEN_AT_THE_END = ("manifest.json", "config.toml")  # the second is written anew whenever the first is not there
 
 REMOVED_FILE = "removed.parquet"  # what `altalign remove` has taken out: schema.REMOVED
-
-_UNIT = re.compile(r"\d+(-\d+)*")  # names of units; done.json, and what a file system or an editor leaves, are none
-
-
-def finished_units(folder: str) -> list[str]:
-    """Names of the units whose marks are in a folder, in the order of their numbers."""
-    names = [name.removesuffix(".json") for name in storage.names(folder, ".json")]
-    return sorted(filter(_UNIT.fullmatch, names), key=lambda name: [int(number) for number in name.split("-")])
 
 
 def damaged(run_folder: str, path: str, why: str) -> DamagedError:

@@ -43,6 +43,7 @@ from altalign.storage.paths import (
 
 _PIECE_BYTES = 1 << 20  # of a file that is read from its first byte to its last: so much stays in a processor's cache
 _SEAL = re.compile(rb',\n  "seal": "([0-9a-f]{64})"\n}\n\Z')  # SHA-256 of all bytes before it
+_SEAL_BYTES = 128  # at most
 _T = TypeVar("_T")
 _R = TypeVar("_R")
 _F = TypeVar("_F", bound=Callable[..., Any])
@@ -69,7 +70,7 @@ def _everywhere(on_a_disk: _F, remote: str = "") -> _F:
 
 
 kind, exists, stamp = _everywhere(local.kind), _everywhere(local.exists), _everywhere(local.stamp)
-names, entries = _everywhere(local.names), _everywhere(local.entries)
+names, entries, sizes = _everywhere(local.names), _everywhere(local.entries), _everywhere(local.sizes)
 files_below, find = _everywhere(local.files_below), _everywhere(local.find)
 in_arrow, local_folder = _everywhere(local.in_arrow), _everywhere(local.local_folder)
 open_read, open_again = _everywhere(local.open_read, "reading"), _everywhere(local.open_again, "reading")
@@ -126,13 +127,18 @@ def read_json(path: str) -> dict[str, Any]:
 def read_sealed(path: str) -> dict[str, Any]:
     """What `write_sealed` wrote; empty where there is no file. UnreadableError where a byte of it has changed."""
     try:
-        data = read_bytes(path)
+        return json.loads(read_sealed_bytes(path) + b"}")
     except FileNotFoundError:
         return {}
-    seal = _SEAL.search(data)
+
+
+def read_sealed_bytes(path: str) -> bytes:
+    """The same as it lies there, from its bracket to the seal, which has the last one."""
+    data = read_bytes(path)
+    seal = _SEAL.search(data, max(0, len(data) - _SEAL_BYTES))
     if seal is None or hashlib.sha256(memoryview(data)[: seal.start()]).hexdigest() != seal[1].decode():
         raise UnreadableError(f"{path}: not as it was written: its seal is of other bytes")
-    return json.loads(data[: seal.start()] + b"}")
+    return data[: seal.start()]
 
 
 def mappable(path: str) -> str:
@@ -215,7 +221,12 @@ def write_json(path: str, value: object, *, durable: bool = False) -> None:
 
 def write_sealed(path: str, value: Mapping[str, object], *, durable: bool = False) -> None:
     """The same with a seal, by which `read_sealed` knows that no byte has changed."""
-    body = json.dumps(value, indent=2, ensure_ascii=False).removesuffix("\n}").encode()
+    write_sealed_bytes(path, json.dumps(value, indent=2, ensure_ascii=False).encode(), durable=durable)
+
+
+def write_sealed_bytes(path: str, data: bytes, *, durable: bool = False) -> None:
+    """The same of a JSON object, which ends in a line with its bracket alone."""
+    body = data.removesuffix(b"\n}")
     data = body + b',\n  "seal": "%b"\n}\n' % hashlib.sha256(body).hexdigest().encode()
     write_bytes(path, data, durable=durable)
 

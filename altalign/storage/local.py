@@ -147,6 +147,11 @@ def names(folder: str, suffix: str = "") -> list[str]:
         return []
 
 
+def sizes(folder: str) -> dict[str, int]:
+    """Bytes of the whole files of a folder, by name; none where there is no folder."""
+    return {name: os.stat(f"{folder}/{name}").st_size for name in names(folder)}  # noqa: PTH116 - of a million files
+
+
 def entries(folder: str) -> list[str]:
     """Names of all that a folder has in it, folders too; none where there is no folder."""
     try:
@@ -162,7 +167,8 @@ def is_partial(name: str) -> bool:
 
 def files_below(folder: str) -> list[str]:
     """Paths of all files below a folder."""
-    return [str(path) for path in Path(folder).rglob("*") if path.is_file()]
+    below = os.walk(folder)  # of a million files; Path.rglob takes ten times as long
+    return [path for at, _, files in below for name in files if os.path.isfile(path := f"{at}/{name}")]  # noqa: PTH113
 
 
 def find(pattern: str) -> list[str]:
@@ -264,8 +270,9 @@ def delete(path: str) -> None:
 
 def sweep(folder: str) -> None:
     """Delete what interrupted writes left under a folder; nobody else may be writing there."""
-    for partial in Path(folder).rglob(f"*{_PARTIAL}*"):
-        partial.unlink(missing_ok=True)
+    for at, _, files in os.walk(folder):
+        for name in filter(is_partial, files):
+            Path(at, name).unlink(missing_ok=True)
 
 
 def _make_folder(folder: Path) -> None:

@@ -118,6 +118,10 @@ def names(folder: str, suffix: str = "") -> list[str]:
     return sorted(info.base_name for info in infos if info.is_file and info.base_name.endswith(suffix))
 
 
+def sizes(folder: str) -> dict[str, int]:
+    return {info.base_name: info.size for info in listed(folder, is_recursive=False) if info.is_file}
+
+
 def entries(folder: str) -> list[str]:
     """From a list of all below: Arrow's list of one GCS folder leaves folders out."""
     inside = f"{Place.parse(folder).name}/"

@@ -253,10 +253,12 @@ def _take_over(before: Run, run: Run, units: Sequence[tuple[str, str]]) -> None:
     """Link the files of units, each of a step, then their marks."""
 
     def link(unit: tuple[str, str]) -> None:
-        for path in vouched.named(storage.read_sealed(before.mark(*unit))):
+        step, name = unit
+        mark = before.marks(step).read(name)
+        for path in vouched.named(mark):
             if storage.exists(source := before.path(path)):  # a missing one is made anew
                 storage.link(source, run.path(path))
-        storage.link(before.mark(*unit), run.mark(*unit))
+        storage.write_sealed(run.mark(step, name), mark)
 
     for _ in storage.each(link, units, place=run.folder):
         pass

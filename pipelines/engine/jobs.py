@@ -44,7 +44,8 @@ from altalign.pipelines.engine import unit_errors
 from altalign.pipelines.engine.options import MASTER_FLAGS, is_on_cluster, unknown_flags
 from altalign.pipelines.run.units import Run, Unit
 
-# A job itself holds this many elements; more are read from a file, because requests are bounded (Dataflow: 20 MB).
+# A job itself holds this many elements; more are read from a file, because requests are bounded (Dataflow: 20 MB), and
+# Beam takes longer to hold 100,000 than other work before the first unit.
 ELEMENTS_AT_MOST = 1_000
 WORKER_BEGINS_WITHIN_S = 300.0  # on a cluster, which never says that no worker will come
 MARKS_SHOW_WITHIN_S = 90.0  # on a cluster, to the command's machine
@@ -189,18 +190,18 @@ def create(run: Run, elements: Sequence[object]) -> beam.PTransform[Any, Any]:
 
     One process does without the reshuffle, which takes most of a pipeline's start.
     """
-    if run.config.engine.runner == "embedded":
-        return beam.Create(elements, reshuffle=False)
+    is_spread = run.config.engine.runner != "embedded"
     if len(elements) <= ELEMENTS_AT_MOST:
-        return beam.Create(elements)
-    return _CreateFromFile(run, elements)
+        return beam.Create(elements, reshuffle=is_spread)
+    return _CreateFromFile(run, elements, is_spread=is_spread)
 
 
 class _CreateFromFile(beam.PTransform[Any, Any]):
     """Elements (JSON) that workers read from a file of the run; the job holds ranges of that file."""
 
-    def __init__(self, run: Run, elements: Sequence[object]):
+    def __init__(self, run: Run, elements: Sequence[object], *, is_spread: bool):
         super().__init__()
+        self._is_spread = is_spread
         lines = [json.dumps(element).encode() + b"\n" for element in elements]
         self._path = run.work("elements", f"{hashlib.sha256(b''.join(lines)).hexdigest()[:16]}.jsonl")
         storage.write_bytes(self._path, b"".join(lines))
@@ -214,7 +215,9 @@ class _CreateFromFile(beam.PTransform[Any, Any]):
     def expand(self, input_or_inputs: object) -> Any:
         """Read the elements, and spread them."""
         read = functools.partial(_read, storage.absolute(self._path))
-        return input_or_inputs | "Places" >> beam.Create(self._places) | "Read" >> beam.FlatMap(read) | beam.Reshuffle()
+        places = beam.Create(self._places, reshuffle=self._is_spread)
+        elements = input_or_inputs | "Places" >> places | "Read" >> beam.FlatMap(read)
+        return elements | beam.Reshuffle() if self._is_spread else elements
 
 
 def _read(path: str, place: tuple[int, int]) -> list[object]:

@@ -73,9 +73,12 @@ def plan_tests(run: Run) -> list[tables.TestUnit]:
         rests_on = [*test_sets.stamps([part]), part._asdict(), settings]
         units.append(tables.TestUnit(name=f"{number:05d}", part=part._asdict(), digest=digest(rests_on)))
     digests = {unit["name"]: unit["digest"] for unit in units}
-    for name, facts in run.all_facts(tables.TESTS):
-        if facts.digest != digests.get(name) or not storage.exists(tables.TEST_IMAGES.path(run, name)):
-            storage.delete(run.mark(tables.TESTS.step, name))
+    gone = [
+        name
+        for name, facts in run.all_facts(tables.TESTS)
+        if facts.digest != digests.get(name) or not storage.exists(tables.TEST_IMAGES.path(run, name))
+    ]
+    run.marks(tables.TESTS.step).drop(gone)
     return [unit for unit in units if run.facts(tables.TESTS, unit["name"]) is None]
 
 
@@ -238,7 +241,7 @@ def index_of(run: Run) -> Index:
     """The index of a run."""
     folder = storage.absolute(run.work(tables.INDEX.step))
     of_calibration = storage.absolute(outputs.near_duplicates(run))
-    return _index(folder, of_calibration, storage.stamp(storage.join(folder, f"{tables.ONLY}.json")))
+    return _index(folder, of_calibration, storage.stamp(run.mark(tables.INDEX.step, tables.ONLY)))
 
 
 @lru_cache(maxsize=1)

@@ -102,7 +102,7 @@ class Compare(beam.PTransform[Any, Any]):
     def _scatter(self, unit: tables.PoolImagesUnit) -> Iterator[Element]:
         facts = map_unit(self._run, tables.COMPARED, unit, lambda run, unit: scatter(run, unit, self._gone))
         path = tables.SPILLED_VECTORS.path(self._run, unit["name"])
-        yield from elements(path, unit["order"], path, facts.spilled, self._groups)
+        yield from elements(path, unit["order"], path, facts.spilled)
 
 
 def scatter(run: Run, unit: tables.PoolImagesUnit, gone: Gone) -> tables.CompareFacts:
@@ -134,7 +134,7 @@ def scatter(run: Run, unit: tables.PoolImagesUnit, gone: Gone) -> tables.Compare
     shares = images["sha256"][by_bytes, :4].copy().view(">u4")[:, 0].astype(np.int64) * groups.partitions >> 32
     scattered = [(kind, cells, entries) for kind, cells in zip((OWN, VISITORS), nearest.T, strict=False)]
     with storage.write(tables.SPILLED_VECTORS.path(run, unit["name"])) as file:
-        spill = SpillWriter(file)
+        spill = SpillWriter(file, groups)
         for kind, partitions, to_spill in [*scattered, (BYTES, shares, images[by_bytes])]:
             order = np.argsort(partitions, kind="stable")
             for some in np.split(order, np.flatnonzero(np.diff(partitions[order])) + 1):

@@ -384,7 +384,7 @@ def reopen(run: Run, stage: str) -> None:
     """Unmark a finished stage, and delete all that rests on it, the manifest first; the stage's units stay."""
     after = STAGES[STAGES.index(stage) + 1 :]
     forget(run, after[0])
-    marks.delete_files([run.mark(stage, "done")])
+    marks.delete_files([run.end(stage)])
     facts = storage.read_sealed(run.path("run.json"))
     facts["stages"] = {name: entry for name, entry in facts["stages"].items() if name not in after}
     if stage in facts["stages"]:

@@ -5,6 +5,8 @@ and its unit is done anew: the same bytes, because a unit is a function of its i
 """
 
 from collections.abc import Iterator, Mapping, Sequence
+from functools import cache
+from itertools import chain, islice
 from typing import Any, NamedTuple
 
 from altalign import storage
@@ -19,13 +21,19 @@ from altalign.storage import Written
 STEPS: tuple[Marks[Any], ...] = (*text_tables.STEPS, *image_tables.STEPS, *shard_tables.STEPS)
 _STAGE_OF = {TESTS.step: "fetch"}
 FROM_THE_WEB = (".images", ".journal")  # endings of the files of a fetch unit
+MARKS_AT_ONCE = 10_000  # whose files are compared together
 
 
 class Mark(NamedTuple):
-    """A mark that is there: of a unit, or of the end of a stage."""
+    """A mark that is there: of a unit of a step, a bundle of them; or, without a name, of the end of a stage."""
 
     stage: str
-    path: str
+    step: str
+    name: str = ""
+
+    def path(self, run: Run) -> str:
+        """Its file."""
+        return run.mark(self.step, self.name) if self.name else run.end(self.stage)
 
 
 class Damage(NamedTuple):
@@ -41,15 +49,9 @@ def steps_of(stage: str) -> list[str]:
     return [step.step for step in STEPS if step.step.split("/")[0] == stage]
 
 
-def marks(run: Run, steps: Sequence[Marks[Any]] = STEPS) -> Iterator[Mark]:
-    """All marks of a run, in the order of steps; those of stages after them."""
-    for marks_of in steps:
-        step = marks_of.step
-        for name in run.finished(step):
-            yield Mark(_STAGE_OF.get(step, step.split("/")[0]), run.mark(step, name))
-    for stage in STAGES[:-1]:
-        if run.is_done(stage):
-            yield Mark(stage, run.mark(stage, "done"))
+def _ends(run: Run) -> Iterator[Mark]:
+    """The marks of the stages that are done."""
+    yield from (Mark(stage, stage) for stage in STAGES[:-1] if run.is_done(stage))
 
 
 def named(content: Mapping[str, Any]) -> dict[str, Written]:
@@ -59,28 +61,50 @@ def named(content: Mapping[str, Any]) -> dict[str, Written]:
 
 def outputs(run: Run) -> dict[str, Written]:
     """The files outside `work/` that marks vouch for."""
-    of_marks = storage.each(storage.read_sealed, [mark.path for mark in marks(run)], place=run.folder)
+    of_units = (mark for step in STEPS for _, mark in run.marks(step.step).items(run.finished(step.step)))
+    of_marks = chain(of_units, (storage.read_sealed(mark.path(run)) for mark in _ends(run)))
     return {path: file for content in of_marks for path, file in named(content).items() if not path.startswith("work/")}
 
 
 def look(run: Run, steps: Sequence[Marks[Any]] = STEPS) -> list[Damage]:
     """Compare all files that marks vouch for with what is there; in a store, which keeps what it took, sizes alone."""
-    damages, by_file, files = list[Damage](), dict[str, Mark](), dict[str, Written]()
-    for mark in marks(run, steps):
+    damages, sizes = list[Damage](), cache(storage.sizes) if storage.is_remote(run.folder) else None
+    read = _read(run, steps, damages)
+    while some := list(islice(read, MARKS_AT_ONCE)):
+        by_file = {path: (mark, file) for mark, content in some for path, file in named(content).items()}
+        wrong = listing.differences(run.folder, {path: file for path, (_, file) in by_file.items()}, sizes)
+        damages += [Damage(path, why, by_file[path][0]) for path, why in wrong.items()]
+    return damages
+
+
+def _read(run: Run, steps: Sequence[Marks[Any]], damages: list[Damage]) -> Iterator[tuple[Mark, dict[str, Any]]]:
+    """Yields each mark and its content, in the order of steps, those of stages last; notes those that are damaged."""
+
+    def note(mark: Mark, why: object) -> None:
+        path = mark.path(run)
+        damages.append(Damage(storage.relative(path, run.folder) or path, str(why).removeprefix(f"{path}: "), mark))
+
+    marked = dict[str, int]()
+    for step in (each.step for each in steps):
+        stage, of_step, bundles = _STAGE_OF.get(step, step.split("/")[0]), run.marks(step), dict[str, str]()
+        names = of_step.names(bundles)
+        for bundle, why in bundles.items():
+            note(Mark(stage, step, bundle), why)
+        marked[step] = len(names)
+        for name, content in of_step.items(names, damaged := dict[str, UnreadableError]()):
+            yield Mark(stage, step, name), content
+        for name, error in damaged.items():
+            note(Mark(stage, step, name), error)
+    for mark in _ends(run):
         try:
-            content = storage.read_sealed(mark.path)
+            content = storage.read_sealed(mark.path(run))
         except UnreadableError as error:
-            path = storage.relative(mark.path, run.folder) or mark.path
-            damages.append(Damage(path, str(error).removeprefix(f"{mark.path}: "), mark))
+            note(mark, error)
             continue
-        of_mark = named(content)
-        files |= of_mark
-        by_file |= dict.fromkeys(of_mark, mark)
+        yield mark, content
         for step, units in content.get("units", {}).items():
-            if (marked := len(run.finished(step))) < units:
-                damages.append(Damage(f"work/{step}", f"{marked:,} marks of units, where {units:,} were written", mark))
-    wrong = listing.differences(run.folder, files, sizes_alone=storage.is_remote(run.folder))
-    return damages + [Damage(path, why, by_file[path]) for path, why in wrong.items()]
+            if (there := marked[step] if step in marked else len(run.finished(step))) < units:
+                damages.append(Damage(f"work/{step}", f"{there:,} marks of units, where {units:,} were written", mark))
 
 
 def is_from_the_web(run: Run, damage: Damage) -> bool:
@@ -92,8 +116,14 @@ def is_from_the_web(run: Run, damage: Damage) -> bool:
 def unmark(run: Run, damages: Sequence[Damage]) -> None:
     """Have the units of damaged files, and the ends of their stages, done anew: the manifest is deleted first."""
     delete_files([run.path("manifest.json")])
-    delete_files([run.mark(damage.mark.stage, "done") for damage in damages])
-    delete_files([damage.mark.path for damage in damages])
+    delete_files([run.end(damage.mark.stage) for damage in damages])
+    unmark_units(run, damages)
+
+
+def unmark_units(run: Run, damages: Sequence[Damage]) -> None:
+    """Have the units of damaged files done anew."""
+    for step in dict.fromkeys(damage.mark.step for damage in damages if damage.mark.name):
+        run.marks(step).drop([damage.mark.name for damage in damages if damage.mark.step == step])
 
 
 def delete_files(paths: Sequence[str]) -> None:

@@ -20,6 +20,8 @@ from altalign.storage.ranges import changed
 from altalign.terminal import shown
 
 BYTES_PER_ROW = 2 << 10  # most pools have rows of a few hundred
+ROWS_OF_LARGE = 1_000_000_000  # candidates, above which fetch units grow with the pool
+ENLARGED_AT_MOST = 32  # times: 131,072 images, whose bytes may be 7 GB
 
 
 def units(run: Run) -> list[PoolUnit]:
@@ -60,6 +62,12 @@ def partitions(run: Run, rows_per_partition: int, *, at_least: int, at_most: int
     size = storage.read_json(POOL_SIZE.path(run))
     needed = max(1, size["rows"] // rows_per_partition, size["bytes"] // (rows_per_partition * BYTES_PER_ROW))
     return int(np.clip(1 << int(needed - 1).bit_length(), at_least, at_most))
+
+
+def enlarged(run: Run) -> int:
+    """How many times as large as others the fetch units of a very large pool are, so that files stay few."""
+    needed = max(1, -(-rows(run) // ROWS_OF_LARGE))
+    return min(1 << (needed - 1).bit_length(), ENLARGED_AT_MOST)
 
 
 def stamp(run: Run, file: int) -> list[int | str]:

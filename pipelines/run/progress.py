@@ -15,6 +15,8 @@ from altalign.pipelines.run.units import Run, Unit
 
 LINE_EVERY_S = 30.0
 LOOK_EVERY_S = 0.5
+LOOKING_AT_MOST = 0.05  # of the time: there may be hundreds of thousands of marks
+BUNDLE_EVERY_S = 5.0
 
 
 class Progress(NamedTuple):
@@ -41,7 +43,7 @@ def watched(
     watch = (kind or Watch)(run, step, units, console)
     plan = {"units": len(units), "rows": sum(unit.get("rows", 0) for unit in units)}
     storage.write_json(run.work(step, "plan", "plan.json"), plan)
-    threads = [threading.Thread(target=watch.look, daemon=True)]
+    threads = [threading.Thread(target=work, daemon=True) for work in (watch.look, watch.bundle)]
     if not isinstance(shown, Console):
         threads.append(threading.Thread(target=watch.tell, args=(shown,), daemon=True))
     try:
@@ -63,7 +65,7 @@ class Watch:
         self._name = step.removesuffix("/units")  # of a stage with one step that counts, or with one that ends it
         self._rows: dict[str, int] = {unit["name"]: unit.get("rows", 0) for unit in units}
         self.stop = threading.Event()
-        self._seen: set[str] = set()
+        self._seen, self._looked_s = set[str](), 0.0
         self._begin, self._before = time.monotonic(), self._finished()
 
     def look(self) -> None:
@@ -75,7 +77,7 @@ class Watch:
         task = bar.add_task(self._name, total=len(self._rows), speed="")
         with bar if self._console.is_terminal else nullcontext():
             while not is_over:
-                is_over = self.stop.wait(LOOK_EVERY_S)
+                is_over = self._wait()
                 if self._console.is_terminal:
                     finished = self._finished()
                     bar.update(task, completed=len(finished), speed=self._speed(finished))
@@ -83,10 +85,24 @@ class Watch:
                     self._line(is_over=is_over)
                     line_at += LINE_EVERY_S
 
+    def bundle(self) -> None:
+        """Bundle marks until told to stop."""
+        is_over = False
+        while not is_over:
+            is_over = self.stop.wait(BUNDLE_EVERY_S)
+            with suppress(OSError, AltalignError):  # whoever needs a mark reports it
+                self._run.marks(self._step).bundle()
+
+    def _wait(self) -> bool:
+        """Wait until it is time to look again; returns whether all is over."""
+        return self.stop.wait(max(LOOK_EVERY_S, self._looked_s / LOOKING_AT_MOST))
+
     def _finished(self) -> set[str]:
         """Names of the finished units; those of the last look where the marks cannot be read, which units report."""
+        begin = time.monotonic()
         with suppress(OSError, AltalignError):
-            self._seen = set(self._run.finished(self._step)) & set(self._rows)
+            self._seen = self._run.marks(self._step).found() & self._rows.keys()
+        self._looked_s = time.monotonic() - begin
         return self._seen
 
     def _speed(self, finished: set[str]) -> str:
@@ -106,7 +122,7 @@ class Watch:
         """Tell a function of the caller's how far the step is, and how it ended; an error in it ends this alone."""
         is_over = False
         while not is_over:
-            is_over = self.stop.wait(LOOK_EVERY_S)
+            is_over = self._wait()
             finished, seconds = self._finished(), time.monotonic() - self._begin
             rows = sum(self._rows[name] for name in finished)
             report(Progress(self._step, len(finished), len(self._rows), rows, sum(self._rows.values()), seconds))

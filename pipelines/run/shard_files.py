@@ -131,7 +131,7 @@ def scores_made(run: Run, step: Marks[ScoreFacts], score: str, shard_of: Callabl
     """The entries of the files that the units of a step have written, by shard; `shard_of` knows it of a unit."""
     entries = dict[str, Entry]()
     for unit, facts in run.all_facts(step):
-        of_mark = marks.named(storage.read_sealed(run.mark(step.step, unit)))
+        of_mark = marks.named(run.marks(step.step).read(unit))
         if written := of_mark.get(score_path(score, shard_of(unit))):
             entries[shard_of(unit)] = score_entry(facts, score, written)
     return entries

@@ -140,8 +140,7 @@ SURVIVORS = Table("work/judge/units/*.survivors", "candidates that pass, by part
 MEASURED_TEXTS = Table("work/judge/units/*.measures", "a unit's part of the histograms", TEXT_MEASURES.schema)
 SEEN_STRINGS = Table("work/judge/units/*.seen", "strings of wanted hashes, and scripts of captions")
 JUDGE_SAMPLE = Table("work/judge/units/*.samples", "dropped rows for the galleries", DROPPED)
-SLICE = np.dtype([("bucket", "<i8"), ("offset", "<i8"), ("length", "<i8")])
-_OF_SLICES = "how partitions cut an input file's places"
-SLICES_OF_PLACES = Table("work/judge/places/*.slices", _OF_SLICES, SLICE, is_raw=True)
+_OF_OFFSETS = "how buckets cut an input file's places"
+OFFSETS_OF_PLACES = Table("work/judge/places/*.offsets", _OF_OFFSETS, np.dtype("<i8"), is_raw=True)
 _OF_GROUPED = "each pair once, by image_id and key, with the place of its image"
 GROUPED_SURVIVORS = Table("work/judge/grouped/*.parquet", _OF_GROUPED, PLACED_SURVIVOR)

@@ -12,8 +12,8 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from altalign import storage
-from altalign.data import listing
-from altalign.data.stages import STAGES, damaged, finished_units
+from altalign.data import listing, unit_marks
+from altalign.data.stages import STAGES, damaged
 from altalign.machine import interrupts
 from altalign.pipelines.read.folder import FolderPart
 from altalign.rules.own import Module
@@ -86,43 +86,58 @@ class Run:
             lambda file: file.part.stamp if file.part else storage.stamp(file.path), self.files, place=remote
         )
 
+    def marks(self, step: str) -> unit_marks.UnitMarks:
+        """The marks of a step's units."""
+        return unit_marks.opened(self.work(step, "marks"))
+
     def mark(self, step: str, name: str) -> str:
-        """Path of a unit's mark."""
-        return self.work(step, f"{name}.json")
+        """Path of a unit's mark, until it is in a bundle."""
+        return self.marks(step).path(name)
+
+    def end(self, stage: str) -> str:
+        """Path of what says that a stage is done; of the last stage the manifest does."""
+        return self.path("manifest.json") if stage == STAGES[-1] else self.work(stage, "done.json")
 
     def facts(self, marks: Marks[F], name: str) -> F | None:
         """The facts of a unit; None where it is not finished."""
-        mark, kind = storage.read_sealed(self.mark(marks.step, name)), cast(Any, marks.facts)
-        return kind(*map(mark.get, kind._fields)) if mark else None
+        mark = self.marks(marks.step).read(name)
+        return _facts(marks, mark) if mark else None
 
     def facts_of(self, marks: Marks[F], name: str) -> F:
         """The same of a unit that is finished; DamagedError where its mark is not there."""
-        if (facts := self.facts(marks, name)) is None:
+        return self._finished_facts(marks, name, self.marks(marks.step).read(name, again=True))
+
+    def _finished_facts(self, marks: Marks[F], name: str, mark: Mapping[str, Any]) -> F:
+        if not mark:
             raise damaged(self.folder, self.mark(marks.step, name), "it is not there")
-        return facts
+        return _facts(marks, mark)
 
     def finished(self, step: str) -> list[str]:
         """Names of the finished units of a step, in the order of their numbers."""
-        return finished_units(self.work(step))
+        return self.marks(step).names()
 
     def all_facts(self, marks: Marks[F]) -> Iterator[tuple[str, F]]:
         """Yields name and facts of every finished unit of a step, in the order of `finished`."""
-        names = self.finished(marks.step)
-        every = storage.each(lambda name: self.facts_of(marks, name), names, place=self.folder)
-        yield from zip(names, every, strict=True)
+        for name, mark in self.marks(marks.step).items(self.finished(marks.step)):
+            yield name, self._finished_facts(marks, name, mark)
 
-    def write_mark(self, step: str, name: str, facts: Mapping[str, object], block: storage.Block) -> None:
+    def write_mark(self, path: str, facts: Mapping[str, object], block: storage.Block) -> None:
         """Write a mark that names what a block has written, by size and digest, once the disk keeps all of that."""
         if self.config.run.durable:
             storage.sync(block)
         noted = ((path, file) for path, file in block.files.items() if not path.startswith(self.path("log/")))
         files = {path: file or listing.grown(path, block.kind(path)) for path, file in noted}
         written = {storage.relative(path, self.folder) or path: [*file] for path, file in sorted(files.items())}
-        storage.write_sealed(self.mark(step, name), {**facts, "files": written}, durable=self.config.run.durable)
+        storage.write_sealed(path, {**facts, "files": written}, durable=self.config.run.durable)
 
     def is_done(self, stage: str) -> bool:
-        """Whether a stage is done; for the last stage the manifest says so."""
-        return storage.exists(self.path("manifest.json") if stage == STAGES[-1] else self.mark(stage, "done"))
+        """Whether a stage is done."""
+        return storage.exists(self.end(stage))
+
+
+def _facts(marks: Marks[F], mark: Mapping[str, Any]) -> F:
+    kind = cast(Any, marks.facts)
+    return kind(*map(mark.get, kind._fields))
 
 
 def map_unit(run: Run, marks: Marks[F], unit: U, work: Callable[[Run, U], F]) -> F:
@@ -133,7 +148,7 @@ def map_unit(run: Run, marks: Marks[F], unit: U, work: Callable[[Run, U], F]) ->
     with storage.noted(run.work()) as block:
         facts = work(run, unit)
     values = {name: value for name, value in cast(Any, facts)._asdict().items() if value is not None}
-    run.write_mark(marks.step, unit["name"], {"unit": unit["name"], **values}, block)
+    run.write_mark(run.mark(marks.step, unit["name"]), {"unit": unit["name"], **values}, block)
     return facts
 
 

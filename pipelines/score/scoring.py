@@ -102,12 +102,9 @@ def score(config: CurateConfig, scores: ScoreConfig, where: str, flags: list[str
         units = _plan(shards, of_dropped, before, config.engine.threads)
         storage.sweep(run.path(files.FOLDER))
         # units of shards that have changed since, and files that are not as they were written, are forgotten
-        wrong = {damage.mark.path for damage in marks.look(run, (step,))}
+        marks.unmark_units(run, marks.look(run, (step,)))
         sidecars = {unit["name"]: unit["of"] for unit in units}
-        for name in run.finished(step.step):
-            path = run.mark(step.step, name)
-            if path in wrong or run.facts_of(step, name).of != sidecars.get(name):
-                storage.delete(path)
+        run.marks(step.step).drop([name for name, facts in run.all_facts(step) if facts.of != sidecars.get(name)])
         work = partial(_score, parent.folder, scores.model_dump_json(exclude_unset=True), where)
         with storage.temporary(run.work("temporary")), started(run, pipeline_options):
             curate.run_step(run, curate.each(step, lambda _: units, work), pipeline_options)

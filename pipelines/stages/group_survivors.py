@@ -4,6 +4,8 @@ What it writes is sorted by (image_id, key), one row group a fetch unit.
 """
 
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import ExitStack
+from functools import partial
 from typing import Any, cast
 
 import numpy as np
@@ -16,7 +18,7 @@ from altalign.data.counts import FailedCounts
 from altalign.data.reasons import DropReason, Stage
 from altalign.data.schema import CARRIED, DROPPED, STRINGS
 from altalign.filters import identity
-from altalign.pipelines.engine.spilled_groups import Groups, Spilled
+from altalign.pipelines.engine.spilled_groups import Groups, Spilled, by_part, parted
 from altalign.pipelines.run import outputs, pool
 from altalign.pipelines.run.image_places import PLACE, as_bytes, first_of_each, in_order
 from altalign.pipelines.run.text_tables import GROUPED_SURVIVORS, PLACED_SURVIVOR, SURVIVOR, GroupFacts, RowGroup
@@ -27,6 +29,7 @@ ROWS_PER_PARTITION = 200_000
 HELD_BYTES = 128 << 20  # of the survivors of a partition; an even one has some 50 MB
 STRETCH_BYTES = 32 << 20  # read at a time where there are more
 UNIT_BYTES = 32 << 20  # of the texts of a fetch unit, but for those of its last image
+BYTES_TIMES_AT_MOST = 4  # where units are larger: a kilobyte of text an image
 OF_SURVIVORS, OF_PLACES = range(2)  # kinds of slices
 
 Ids = npt.NDArray[np.uint8]  # uint8[n, 16]
@@ -39,8 +42,8 @@ def buckets_of(run: Run) -> Groups:
 
 
 def partition_of(ids: Ids, count: int) -> Numbers:
-    """Which of so many partitions each id is in, int64[n]: by its first 16 bits, so that partitions are in order."""
-    return (ids[:, 0].astype(np.int64) * 256 + ids[:, 1]) * count >> 16
+    """Which of so many partitions each id is in, int64[n]: by its first 32 bits, so that partitions are in order."""
+    return np.ascontiguousarray(ids[:, :4]).view(">u4")[:, 0].astype(np.int64) * count >> 32
 
 
 class Sorted:
@@ -92,14 +95,15 @@ class Sorted:
             first += batch.num_rows
         return pa.Table.from_batches(taken, SURVIVOR).take(np.searchsorted(rising, rows)).combine_chunks()
 
-    def stretches(self, at: Numbers) -> Iterator[pa.Table]:
-        """The same in parts of a bounded size; all at once where all are in memory."""
-        if self._held is not None:
-            yield self.take(at)
-            return
-        number = np.cumsum(self.bytes[at]) // STRETCH_BYTES
-        for part in np.split(at, np.flatnonzero(np.diff(number)) + 1):
-            yield self.take(part)
+    def stretches(self, at: Numbers, before: int, *, is_held: bool) -> Iterator[tuple[int, pa.Table]]:
+        """The same in stretches with their numbers: all in the first, or each of a bounded size.
+
+        So many bytes of rows came `before` these.
+        """
+        number = (before + np.cumsum(self.bytes[at])) // STRETCH_BYTES * (not is_held)
+        for part in np.split(np.arange(len(at)), np.flatnonzero(np.diff(number)) + 1):
+            if len(part):
+                yield int(number[part[0]]), self.take(at[part])
 
 
 def _order(rows: pa.Table, page: Any) -> Any:
@@ -121,28 +125,79 @@ def _equals_previous(ids: Ids) -> npt.NDArray[np.bool_]:
 
 def group(run: Run, partition: int, spilled: Spilled) -> GroupFacts:
     """Sort the survivors of a partition, drop repeated pairs, join the places of images, and cut fetch units."""
-    buckets, name = buckets_of(run), f"{partition:05d}"
-    bucket = buckets.bucket(partition, OF_SURVIVORS)
-    places = b"".join(part for _, part in spilled.slices([buckets.bucket(partition, OF_PLACES)]))
+    buckets, name, failed_counts = buckets_of(run), f"{partition:05d}", FailedCounts()
+    of_kinds = [buckets.bucket(partition, kind) for kind in (OF_SURVIVORS, OF_PLACES)]
+    is_held = spilled.size(of_kinds[:1]) <= HELD_BYTES
+    with ExitStack() as stack:
+        parts = stack.enter_context(parted(spilled, of_kinds, partial(_cut, buckets.partitions)))
+        file = stack.enter_context(parquet.writing(GROUPED_SURVIVORS.path(run, name), PLACED_SURVIVOR))
+        grouped, repeated = _Grouped(file, pool.enlarged(run)), _Repeated(run, name, stack, is_held=is_held)
+        for of_part, (of_survivors, of_places) in parts:
+            places = b"".join(part for _, part in of_part.slices([of_places]))
+            rows = Sorted(partial(_batches, of_part, of_survivors), of_part.size([of_survivors]))
+            kept, dropped = np.flatnonzero(~rows.repeated), np.flatnonzero(rows.repeated)
+            grouped.add(rows, kept, in_order(np.frombuffer(places, PLACE)))
+            repeated.add(rows, dropped)
+            for failed, at in (([], kept), ([DropReason.PAIR_REPEATED], dropped)):
+                for number, file_rows in parquet.tally(rows.short.take(at)["file"]):
+                    failed_counts.add_rows(Stage.JUDGE, run.source_of(number), failed, file_rows)
+        grouped.finish()
+        repeated.write()
+    return GroupFacts(grouped.groups, **failed_counts.facts())
 
-    def batches() -> Iterator[pa.RecordBatch]:
-        for _, messages in spilled.slices([bucket]):
-            reader = pa.BufferReader(messages)
-            while reader.tell() < len(messages):
-                yield pa.ipc.read_record_batch(pa.ipc.read_message(reader), SURVIVOR)
 
-    rows = Sorted(batches, spilled.size([bucket]))
-    kept, dropped = np.flatnonzero(~rows.repeated), np.flatnonzero(rows.repeated)
-    if run.config.audit.keep_dropped and len(dropped):
-        with parquet.writing(outputs.DROPPED_ROWS[Stage.JUDGE].path(run, f"repeated-{name}"), DROPPED) as file:
-            for stretch in rows.stretches(dropped):
-                file.write_row_group(as_dropped(run, stretch))
-    groups = _write_grouped(run, name, rows, kept, in_order(np.frombuffer(places, PLACE)))
-    failed_counts = FailedCounts()
-    for failed, at in (([], kept), ([DropReason.PAIR_REPEATED], dropped)):
-        for file, file_rows in parquet.tally(rows.short.take(at)["file"]):
-            failed_counts.add_rows(Stage.JUDGE, run.source_of(file), failed, file_rows)
-    return GroupFacts(groups, **failed_counts.facts())
+def _batches(spilled: Spilled, bucket: int) -> Iterator[pa.RecordBatch]:
+    for _, messages in spilled.slices([bucket]):
+        yield from _read(messages)
+
+
+def _read(messages: bytes) -> Iterator[pa.RecordBatch]:
+    """The survivors in a slice."""
+    reader = pa.BufferReader(messages)
+    while reader.tell() < len(messages):
+        yield pa.ipc.read_record_batch(pa.ipc.read_message(reader), SURVIVOR)
+
+
+def _cut(partitions: int, kind: int, data: bytes, parts: int) -> Iterator[tuple[int, Any]]:
+    """Cut a slice of a partition into parts, by the bits of ids that follow those of the partition."""
+    if kind == OF_PLACES:
+        places = np.frombuffer(data, PLACE)
+        ids = np.ascontiguousarray(places["image_id"]).view(np.uint8).reshape(-1, 16)
+        yield from by_part(places, partition_of(ids, partitions * parts) % parts)
+        return
+    for batch in _read(data):
+        ids = arrays.ids_of(pa.chunked_array([batch["image_id"]]))
+        for part, rows in by_part(np.arange(batch.num_rows), partition_of(ids, partitions * parts) % parts):
+            message: Any = batch.take(rows).serialize()
+            yield part, message
+
+
+class _Repeated:
+    """Writes the rows of a partition that repeat a pair: a row group for all, or for each stretch."""
+
+    def __init__(self, run: Run, name: str, stack: ExitStack, *, is_held: bool):
+        self._run, self._stack, self._is_held = run, stack, is_held
+        self._path = outputs.DROPPED_ROWS[Stage.JUDGE].path(run, f"repeated-{name}")
+        self._file: parquet.Writer | None = None
+        self._waiting, self._number, self._bytes = list[pa.Table](), 0, 0
+
+    def add(self, rows: Sorted, dropped: Numbers) -> None:
+        """Write the full stretches of what has come so far."""
+        if not self._run.config.audit.keep_dropped:
+            return
+        for number, stretch in rows.stretches(dropped, self._bytes, is_held=self._is_held):
+            if number > self._number:
+                self.write()
+            self._number = number
+            self._waiting.append(as_dropped(self._run, stretch))
+        self._bytes += int(rows.bytes[dropped].sum())
+
+    def write(self) -> None:
+        """Write what waits."""
+        if self._waiting:
+            self._file = self._file or self._stack.enter_context(parquet.writing(self._path, DROPPED))
+            self._file.write_row_group(pa.concat_tables(self._waiting).combine_chunks())
+            self._waiting = []
 
 
 def as_dropped(run: Run, rows: pa.Table) -> pa.Table:
@@ -158,28 +213,51 @@ def as_dropped(run: Run, rows: pa.Table) -> pa.Table:
     return parquet.table(columns, DROPPED)
 
 
-def _write_grouped(run: Run, name: str, rows: Sorted, kept: Numbers, places: npt.NDArray[np.void]) -> list[RowGroup]:
-    """Write the survivors that are kept with the places of their images, of which `places` (`PLACE`) are sorted.
+class _Grouped:
+    """Writes the survivors that are kept with the places of their images: a row group a fetch unit.
 
-    A row group has so many images, or rows of so many bytes.
+    It has so many images, or rows of so many bytes; both are `times` as many in a very large pool. The last one of a
+    part of the partition waits for the next part.
     """
-    ids = arrays.ids_of(rows.short["image_id"])[kept]
-    place, has_place = first_of_each(places, as_bytes(ids))
-    first_rows = np.append(np.flatnonzero(~_equals_previous(ids)), len(kept))
-    bytes_before = np.concatenate([[0], np.cumsum(rows.bytes[kept])])[first_rows]
-    images, first, groups = len(first_rows) - 1, 0, list[RowGroup]()
-    with parquet.writing(GROUPED_SURVIVORS.path(run, name), PLACED_SURVIVOR) as file:
-        while first < images:
-            within = int(np.searchsorted(bytes_before, bytes_before[first] + UNIT_BYTES, side="right")) - 1
-            last = min(max(within, first + 1), first + IMAGES_PER_UNIT, images)
-            begin, end = first_rows[[first, last]].tolist()
+
+    def __init__(self, file: parquet.Writer, times: int):
+        self.groups, self._file = list[RowGroup](), file
+        self._images, self._bytes = times * IMAGES_PER_UNIT, min(times, BYTES_TIMES_AT_MOST) * UNIT_BYTES
+        self._waiting, self._sizes = PLACED_SURVIVOR.empty_table(), np.zeros(0, np.int64)  # bytes of each image
+
+    def add(self, rows: Sorted, kept: Numbers, places: npt.NDArray[np.void]) -> None:
+        """Add rows, of which `places` (`PLACE`) are sorted, and write the fetch units that are full."""
+        ids = arrays.ids_of(rows.short["image_id"])[kept]
+        place, has_place = first_of_each(places, as_bytes(ids))
+        first_rows = np.append(np.flatnonzero(~_equals_previous(ids)), len(kept))
+        before = np.concatenate([[0], np.cumsum(rows.bytes[kept])])[first_rows]
+        waiting, self._sizes = len(self._sizes), np.concatenate([self._sizes, np.diff(before)])
+        before, first = np.concatenate([[0], np.cumsum(self._sizes)]), 0
+        while first < len(self._sizes):
+            within = int(np.searchsorted(before, before[first] + self._bytes, side="right")) - 1
+            last = min(max(within, first + 1), first + self._images, len(self._sizes))
+            begin, end = first_rows[[max(0, first - waiting), last - waiting]].tolist()
             of_group = rows.take(kept[begin:end])
             for field in ("file", "kind", "offset", "length"):
                 of_schema = PLACED_SURVIVOR.field(f"place_{field}")
                 values = place[field][begin:end].astype(np.int64)
                 column = pa.array(values, of_schema.type, mask=~has_place[begin:end])
                 of_group = of_group.append_column(of_schema, column)
-            file.write_row_group(of_group)
-            groups.append({"rows": end - begin, "images": last - first})
+            if len(self._waiting):
+                of_group = pa.concat_tables([self._waiting, of_group]).combine_chunks()
+            self._waiting = of_group
+            if last == len(self._sizes):
+                break
+            self._write(last - first)
             first = last
-    return groups
+        self._sizes = self._sizes[first:]
+
+    def _write(self, images: int) -> None:
+        self._file.write_row_group(self._waiting)
+        self.groups.append({"rows": len(self._waiting), "images": images})
+        self._waiting = PLACED_SURVIVOR.empty_table()
+
+    def finish(self) -> None:
+        """Write the last fetch unit."""
+        if len(self._sizes):
+            self._write(len(self._sizes))

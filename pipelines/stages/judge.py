@@ -27,7 +27,7 @@ from altalign.dedup.hash_tables import HashTable
 from altalign.filters import identity, personal, words
 from altalign.pipelines.engine.jobs import create
 from altalign.pipelines.engine.map_units import pooled
-from altalign.pipelines.engine.spilled_groups import Element, Groups, MergePartitions, SpillWriter, elements
+from altalign.pipelines.engine.spilled_groups import OFFSET, Element, Groups, MergePartitions, SpillWriter, elements
 from altalign.pipelines.figures import text_figures
 from altalign.pipelines.figures.text_figures import Seen
 from altalign.pipelines.run import outputs, pool, text_tables
@@ -35,7 +35,6 @@ from altalign.pipelines.run.image_places import PLACE
 from altalign.pipelines.run.text_tables import JUDGED, SURVIVOR, SURVIVORS, JudgeFacts, PoolUnit
 from altalign.pipelines.run.units import Run, map_unit
 from altalign.pipelines.stages.group_survivors import (
-    OF_PLACES,
     OF_SURVIVORS,
     Ids,
     Sorted,
@@ -138,7 +137,7 @@ def judge(run: Run, unit: PoolUnit) -> JudgeFacts:
     scripts, one_in = Counter[tuple[str, str]](), _scripts_of_one_in(run)
     smallest, samples = text_figures.Smallest(len(reasons)), DROPPED.empty_table()
     with ExitStack() as stack:
-        spill = SpillWriter(stack.enter_context(storage.write(SURVIVORS.path(run, name))))
+        spill = SpillWriter(stack.enter_context(storage.write(SURVIVORS.path(run, name))), buckets)
         dropped = None
         if run.config.audit.keep_dropped:
             path = outputs.DROPPED_ROWS[Stage.JUDGE].path(run, name)
@@ -329,7 +328,7 @@ class Judge(beam.PTransform[Any, Any]):
     def _judge(self, unit: PoolUnit) -> Iterator[Element]:
         facts = map_unit(self._run, JUDGED, unit, judge)
         path = SURVIVORS.path(self._run, unit["name"])
-        yield from elements(path, unit["order"], path, facts.spilled, self._groups)
+        yield from elements(path, unit["order"], path, facts.spilled)
 
     def _places(self, file: int) -> Iterator[Element]:
         """Write how partitions cut the places of a file, which are sorted by image_id."""
@@ -338,14 +337,10 @@ class Judge(beam.PTransform[Any, Any]):
         ids = table.array(self._run, name)["image_id"]
         partitions = partition_of(np.ascontiguousarray(ids).view(np.uint8).reshape(-1, 16), self._groups.partitions)
         begins = np.searchsorted(partitions, np.arange(self._groups.partitions + 1)) * PLACE.itemsize
-        lengths = np.diff(begins)
-        partition = np.flatnonzero(lengths)
-        slices = np.empty(len(partition), text_tables.SLICE)
-        slices["bucket"] = self._groups.bucket(partition, OF_PLACES)
-        slices["offset"], slices["length"] = begins[partition], lengths[partition]
-        text_tables.SLICES_OF_PLACES.save(self._run, slices, name)
-        index = text_tables.SLICES_OF_PLACES.path(self._run, name)
-        yield from elements(table.path(self._run, name), file, index, (0, len(slices)), self._groups)
+        offsets = np.repeat(begins, self._groups.kinds)[:-1]  # nothing of the kind before, survivors
+        text_tables.OFFSETS_OF_PLACES.save(self._run, offsets.astype(OFFSET), name)
+        index = text_tables.OFFSETS_OF_PLACES.path(self._run, name)
+        yield from elements(table.path(self._run, name), file, index, (0, 1))
 
 
 def conclude(run: Run) -> None:

@@ -7,7 +7,9 @@ the vocabulary.
 
 import shutil
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from functools import partial
 from typing import Any, cast
 
 import apache_beam as beam
@@ -18,11 +20,20 @@ from apache_beam.pvalue import PCollection
 from altalign import storage
 from altalign.data.schema import RULES_VERSION
 from altalign.dedup.hash_tables import log2_counts
-from altalign.dedup.merge import CountHistogram, merge_ngrams, merge_pairs
+from altalign.dedup.merge import CountHistogram, Entries, merge_ngrams, merge_pairs
 from altalign.dedup.spill import NgramBuffers, PairBuffers
 from altalign.filters import identity, words
 from altalign.pipelines.engine.map_units import pooled
-from altalign.pipelines.engine.spilled_groups import Element, Groups, MergePartitions, Spilled, SpillWriter, elements
+from altalign.pipelines.engine.spilled_groups import (
+    Element,
+    Groups,
+    MergePartitions,
+    Spilled,
+    SpillWriter,
+    by_part,
+    elements,
+    parted,
+)
 from altalign.pipelines.figures.text_figures import MOST, Edges, Top
 from altalign.pipelines.opening.find import named_tables
 from altalign.pipelines.run import pool, text_tables
@@ -61,7 +72,7 @@ def count(run: Run, unit: text_tables.PoolUnit) -> text_tables.CountFacts:
         buffers = parts, NgramBuffers(parts), PairBuffers(parts), PairBuffers(parts)
     _, of_ngrams, of_texts, of_images = buffers
     with storage.write(text_tables.HASHES.path(run, unit["name"])) as file:
-        spill = SpillWriter(file)
+        spill = SpillWriter(file, buckets)
 
         def into(kind: int) -> Callable[[int, Any], None]:
             return lambda partition, data: spill.add(buckets.bucket(partition, kind), data)
@@ -91,21 +102,45 @@ def count(run: Run, unit: text_tables.PoolUnit) -> text_tables.CountFacts:
 
 def merge(run: Run, partition: int, spilled: Spilled) -> text_tables.MergeFacts:
     """Count one partition of each kind, and write its entries to files."""
-    buckets, limits, name = buckets_of(run), _limits(run), f"{partition:05d}"
+    buckets, name = buckets_of(run), f"{partition:05d}"
     of_kinds = [buckets.bucket(partition, kind) for kind in range(buckets.kinds)]
-    ngrams, hot, *pairs = spilled.arrays(of_kinds, np.uint64)
+    histograms, rows = {kind: CountHistogram() for kind in text_tables.KINDS}, dict.fromkeys(text_tables.KINDS, 0)
+    of_sources = np.zeros(len(_sources(run)), np.int64)
+    with ExitStack() as stack:
+        files = {kind: stack.enter_context(storage.write(text_tables.ENTRIES[kind].path(run, name))) for kind in rows}
+        for of_part, kinds in stack.enter_context(parted(spilled, of_kinds, partial(_cut, buckets.partitions))):
+            merged, of_sources_here = _merged(run, of_part.arrays(kinds, np.uint64))
+            of_sources += of_sources_here
+            for kind, (hashes, counts, histogram) in merged.items():
+                files[kind].write(np.stack([hashes, counts.astype(np.uint64)], axis=1).tobytes())
+                histograms[kind] = CountHistogram.total([histograms[kind], histogram])
+                rows[kind] += len(hashes)
+    of_ngrams, of_texts, of_images = ((histograms[kind].to_json(), rows[kind]) for kind in text_tables.KINDS)
+    return text_tables.MergeFacts(
+        *of_ngrams, *of_texts, *of_images, of_sources.tolist() if len(of_sources) > 1 else None
+    )
+
+
+def _merged(run: Run, arrays: Sequence[npt.NDArray[np.uint64]]) -> tuple[dict[str, Entries], list[int]]:
+    """The entries of each kind of a part, from its slices; and how many distinct images each source has."""
+    limits, (ngrams, hot, *pairs) = _limits(run), arrays
     texts, *images = (each.reshape(-1, 2) for each in pairs)
-    of_sources = [merge_pairs(each, limit=limits["images"])[2].keys for each in images] if len(images) > 1 else None
     every_image = images[0] if len(images) == 1 else np.concatenate(images)
     merged = {
         "ngrams": merge_ngrams(ngrams, hot.reshape(-1, 2)),
         "texts": merge_pairs(texts, limit=limits["texts"]),
         "images": merge_pairs(every_image, limit=limits["images"]),
     }
-    for kind, (hashes, counts, _) in merged.items():
-        text_tables.ENTRIES[kind].save(run, np.stack([hashes, counts.astype(np.uint64)], axis=1), name)
-    of_ngrams, of_texts, of_images = ((each.to_json(), len(hashes)) for hashes, _, each in merged.values())
-    return text_tables.MergeFacts(*of_ngrams, *of_texts, *of_images, of_sources)
+    if len(images) == 1:
+        return merged, [merged["images"][2].keys]
+    return merged, [merge_pairs(each, limit=limits["images"])[2].keys for each in images]
+
+
+def _cut(partitions: int, kind: int, data: bytes, parts: int) -> Iterator[tuple[int, npt.NDArray[np.uint64]]]:
+    """Cut a slice of a partition into parts, by the bits of hashes that follow those of the partition."""
+    rows = np.frombuffer(data, np.uint64).reshape(-1, 1 if kind == NGRAMS else 2)
+    used, bits = partitions.bit_length() - 1, parts.bit_length() - 1
+    yield from by_part(rows, (rows[:, 0] << np.uint64(used) >> np.uint64(64 - bits)).astype(np.int64))
 
 
 class Count(beam.PTransform[Any, Any]):
@@ -122,7 +157,7 @@ class Count(beam.PTransform[Any, Any]):
     def _count(self, unit: text_tables.PoolUnit) -> Iterator[Element]:
         facts = map_unit(self._run, text_tables.COUNTED, unit, count)
         path = text_tables.HASHES.path(self._run, unit["name"])
-        yield from elements(path, unit["order"], path, facts.spilled, self._groups)
+        yield from elements(path, unit["order"], path, facts.spilled)
 
 
 # The tables -----------------------------------------------------------------------------------------------------------

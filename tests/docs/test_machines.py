@@ -38,6 +38,7 @@ def number(cell: str) -> float:
 
 def expected(size: str) -> dict[str, float]:
     n, vcpus = SIZES[size], number(rows()["vCPUs"][list(SIZES).index(size)])
+    a_unit = IMAGES_PER_UNIT * {"10 M": 1, "1 B": 1, "10 B": 16}[size]
     partitions = min(4_096, max(16, 1 << (n // tables.ROWS_PER_PARTITION - 1).bit_length()))
     text, fetch, rest = TEXT_S[size] * n / 1e6, FETCHED * n * WEB_S, KEPT * n * (SEARCH_S + WRITE_S)
     fetching, others = FETCHED * n / vcpus / AT_ONCE / 3600, (text + rest) / BUSY / vcpus / 3600
@@ -46,7 +47,7 @@ def expected(size: str) -> dict[str, float]:
         "units in the text stages": n / ROWS_PER_UNIT,
         "partitions": partitions,
         "images fetched": FETCHED * n,
-        "fetch units": partitions * math.ceil(FETCHED * n / partitions / IMAGES_PER_UNIT),
+        "fetch units": partitions * math.ceil(FETCHED * n / partitions / a_unit),
         "text": text / 3600,
         "fetch": fetch / 3600,
         "search and write": rest / 3600,

@@ -72,7 +72,7 @@ def install() -> None:
     def hook(event: str, args: tuple[Any, ...]) -> None:
         # that one is no unit's
         if event == "os.rename" and "run/work/" in str(args[0]) and not str(args[1]).endswith("done.json"):
-            _strike(folder, Path(str(args[0])).parent.as_posix())
+            _strike(folder, Path(str(args[0])).parent.as_posix().removesuffix("/marks"))
 
     sys.addaudithook(hook)
 

@@ -73,7 +73,7 @@ def test_lost_counts_stop_the_stage_that_lost_them(folder: Path, capsys: pytest.
     (folder / "run" / "work" / "judge" / "done.json").unlink()
     marks = [
         path
-        for path in (folder / "run" / "work" / "judge" / "grouped").glob("*.json")
+        for path in (folder / "run" / "work" / "judge" / "grouped" / "marks").glob("*.json")
         if json.loads(path.read_text(encoding="utf-8"))["counts"]
     ]
     facts = storage.read_sealed(str(marks[0]))

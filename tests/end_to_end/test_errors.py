@@ -106,7 +106,7 @@ def _lose_counts() -> None:
     """A mark whose counts are gone, before the stage has ended."""
     mark = next(
         path
-        for path in sorted(Path("run/work/judge/grouped").glob("0*.json"))
+        for path in sorted(Path("run/work/judge/grouped/marks").glob("0*.json"))
         if json.loads(path.read_text(encoding="utf-8"))["counts"]
     )
     mark.write_text(json.dumps({**json.loads(mark.read_text(encoding="utf-8")), "counts": []}), encoding="utf-8")
@@ -193,20 +193,20 @@ GIVEN: dict[str, Callable[[], object]] = {
     "with counts.parquet of noise": lambda: _write("run/counts.parquet", NOISE),
     "with dropped rows of noise": lambda: _write(_first("run/dropped/judge/*.parquet"), NOISE),
     "with a vocabulary of noise": lambda: _write("run/tables/vocabulary.npy", NOISE),
-    "with a mark cut": lambda: _write(_first("run/work/judge/grouped/*.json"), CUT),
+    "with a mark cut": lambda: _write(_first("run/work/judge/grouped/marks/*.json"), CUT),
     "with a mark of something else": lambda: _write(
-        _first("run/work/judge/grouped/*.json"), '{"unit": "00000", "row_groups": 7}'
+        _first("run/work/judge/grouped/marks/*.json"), '{"unit": "00000", "row_groups": 7}'
     ),
     "with lost counts": _lose_counts,
     "with a spill cut": lambda: (
         _cut(_first("run/work/judge/units/*.survivors")),
         _drop("run/work/judge/done.json"),
-        _drop("run/work/judge/grouped/*.json"),
+        _drop("run/work/judge/grouped/marks/*.json"),
     ),
     "without a spill": lambda: (
         _drop("run/work/judge/units/*.survivors"),
         _drop("run/work/judge/done.json"),
-        _drop("run/work/judge/grouped/*.json"),
+        _drop("run/work/judge/grouped/marks/*.json"),
     ),
     "with grouped survivors of noise": lambda: _write(_first("run/work/judge/grouped/*.parquet"), NOISE),
     "with candidates of noise": lambda: _write(_first("run/work/extract/000002.parquet"), NOISE),
@@ -370,8 +370,8 @@ def test_a_damaged_run_is_made_whole_by_what_the_error_says(
 @pytest.mark.parametrize(
     ("given", "of"),
     [
-        ("a run until judge with a mark cut", "run/work/judge/grouped/"),
-        ("a run until judge with a mark of something else", "run/work/judge/grouped/"),
+        ("a run until judge with a mark cut", "run/work/judge/grouped/marks/"),
+        ("a run until judge with a mark of something else", "run/work/judge/grouped/marks/"),
         ("a run until judge with lost counts", "run/work/"),
         ("a run until judge with a spill cut", "run/work/judge/units/000000-00000.survivors"),
         ("a run until judge without a spill", "run/work/judge/units/000000-00000.survivors"),

@@ -14,6 +14,7 @@ from typing import NamedTuple
 import pytest
 
 from altalign.cli import main
+from altalign.data import unit_marks
 from altalign.data.stages import STAGES
 from tests.end_to_end import faults
 from tests.end_to_end.power_cuts import Recording, after_cut, recorded
@@ -107,6 +108,21 @@ def test_so_does_one_that_is_made_anew_with_other_settings(anew: Recorded) -> No
         ended, left = gone_on(anew, cut)
         assert ended.code == 0, (cut, ended.output)
         assert left == anew.tree, (cut, ended.output)
+
+
+@pytest.mark.everyday
+def test_so_does_one_whose_marks_go_into_bundles(start: Path, whole: Recorded, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(unit_marks, "BUNDLED", 2)
+    bundled = record(start, "bundled")
+    assert bundled.tree == whole.tree
+    of_bundles = [number for number, path in enumerate(bundled.paths, 1) if "/marks/bundled" in path]
+    cuts = {number + after for number in of_bundles for after in range(4)} & {*range(1, len(bundled.paths) + 1)}
+    assert {*faults.stages_of([bundled.paths[cut - 1] for cut in of_bundles])} >= {"extract", "tables", "judge"}
+    for cut in random.Random(SEED).sample(sorted(cuts), max(4, CUTS // 4)):
+        ended, left = gone_on(bundled, cut)
+        assert ended.code == 0, (cut, ended.output)
+        assert left == whole.tree, (cut, ended.output)
+        assert "made anew" not in ended.output, (cut, ended.output)
 
 
 def test_one_that_does_not_wait_goes_on_to_the_same_bytes_or_says_what_is_wrong(hasty: Recorded) -> None:

@@ -186,7 +186,7 @@ def test_trouble_in_a_process_is_said_as_in_a_thread(
     done = curate(folder, wanted)
     assert done.returncode == 1, done.stderr
     what = (
-        r"altalign: run/work/write: no space left on the device while writing \d+\.json \([\d,]+ bytes free\); "
+        r"altalign: run/work/write/marks: no space left on the device while writing \d+\.json \([\d,]+ bytes free\); "
         r"make room and run the same command again, it continues"
     )
     assert re.fullmatch(what, line_of(done.stderr)), done.stderr

@@ -198,13 +198,13 @@ def test_killed_and_continued_gives_the_same_bytes(embedded: Finished, scored: P
     folder = prepared(tmp_path, embedded)
     score: list[Any] = ["score", "run", "--with", "scores.toml", "--set", "engine.workers=1"]
     for wanted in (1, 3):
-        killed(folder, score, lambda n=wanted: len(list((folder / "run" / "work").glob("score/*/0*.json"))) >= n)
+        killed(folder, score, lambda n=wanted: len(list((folder / "run" / "work").glob("score/*/marks/0*.json"))) >= n)
     with chdir(folder):
         assert main(score) == 0
     assert scores_of(folder / "run" / "scores") == scores_of(scored / "run" / "scores")
     whole = selected(folder, tmp_path / "whole", "--where", WHERE, "--top", "similarity=0.6")
     select = ["select", "run", "out", "--where", WHERE, "--top", "similarity=0.6"]
-    for part in ("work/select/values/*.json", "work/select/chosen/*.json", "shards/*.tar"):
+    for part in ("work/select/values/marks/*.json", "work/select/chosen/marks/*.json", "shards/*.tar"):
         killed(folder, select, lambda part=part: bool(list((folder / "out").glob(part))))
     with chdir(folder):
         assert main(select) == 0

@@ -2,7 +2,7 @@ from pathlib import Path
 
 import pytest
 
-from altalign.data.stages import STAGES, finished_units, maker, own_files
+from altalign.data.stages import STAGES, maker, own_files
 from altalign.errors import DamagedError, UnreadableError
 
 
@@ -73,17 +73,3 @@ def test_trouble_with_other_files_stays_what_it_is(error: Exception) -> None:
     with pytest.raises(type(error)) as caught, own_files("run"):
         raise error
     assert caught.value is error
-
-
-def test_units_are_finished_by_their_marks_alone_in_the_order_of_numbers(tmp_path: Path) -> None:
-    for name in (
-        "000010-2.json",
-        "000010-10.json",
-        "000002.json",
-        "done.json",
-        "000003.json.partial-0123abcd",
-        "000004.json~",
-        "copy of 000005.json",
-    ):
-        (tmp_path / name).touch()
-    assert finished_units(str(tmp_path)) == ["000002", "000010-2", "000010-10"]

@@ -60,7 +60,8 @@ def contents(run: Run, step: str) -> dict[str, tuple[bytes, int]]:
     """Bytes and time of every file of a step."""
     return {
         path.name: (path.read_bytes(), path.stat().st_mtime_ns)
-        for path in Path(run.work(step)).iterdir()
+        for folder in (Path(run.work(step)), Path(run.work(step, "marks")))
+        for path in folder.iterdir()
         if path.is_file()
     }
 

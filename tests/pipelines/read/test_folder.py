@@ -232,7 +232,7 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, 
     with chdir(place), pytest.MonkeyPatch.context() as patch:
         patch.setattr(folder, "IMAGES_PER_PART", 5)
         assert main(["curate", "config.toml", "--set", "engine.workers=1"]) == 0
-        assert len(list(Path("run/work/extract").glob("0*.json"))) == 5
+        assert len(list(Path("run/work/extract/marks").glob("0*.json"))) == 5
     return place, tree(place / "run")
 
 

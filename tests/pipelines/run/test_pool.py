@@ -97,6 +97,15 @@ def test_long_rows_make_more_partitions(tmp_path: Path, row_bytes: int, partitio
     assert pool.partitions(run, 1_000, at_least=4, at_most=4_096) == partitions
 
 
+@pytest.mark.parametrize(
+    ("rows", "times"), [(0, 1), (10**9, 1), (10**9 + 1, 2), (10**10, 16), (10**11, 32), (189_232_647_623, 32)]
+)
+def test_fetch_units_grow_with_a_very_large_pool_alone(tmp_path: Path, rows: int, times: int) -> None:
+    run = run_of(tmp_path, [[rows]])
+    pool.write_size(run)
+    assert pool.enlarged(run) == times
+
+
 def _inputs(folder: Path) -> dict[str, Path]:
     """A file of each form, with images where the form has any."""
     rows = pa.table({"image": [bytes(9_000)] * 50, "caption": ["a red kite over the hill"] * 50})

@@ -206,7 +206,9 @@ def test_rows_that_are_read_again_are_those_in_memory(seed: int, monkeypatch: py
     assert apart.bytes.tolist() == held.bytes.tolist()
     assert apart.repeated.tolist() == held.repeated.tolist()
     for at in (np.flatnonzero(held.repeated), np.flatnonzero(~held.repeated)):
-        (whole,), parts = list(held.stretches(at)), list(apart.stretches(at))
+        ((number, whole),), stretches = held.stretches(at, 0, is_held=True), list(apart.stretches(at, 0, is_held=False))
+        assert (number, stretches[0][0]) == (0, 0)
+        parts = [part for _, part in stretches]
         assert pa.concat_tables(parts).combine_chunks().equals(whole)
         assert apart.take(at[:7]).equals(whole.slice(0, 7).combine_chunks())
     assert times > 4  # in parts

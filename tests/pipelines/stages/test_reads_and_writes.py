@@ -18,7 +18,6 @@ from altalign.pipelines.engine.jobs import started
 from altalign.pipelines.engine.options import options
 from altalign.pipelines.opening import reopen
 from altalign.pipelines.opening.find import find_run
-from altalign.pipelines.run import marks
 from altalign.pipelines.run.outputs import written_by
 from altalign.pipelines.run.units import Run, Table
 from altalign.pipelines.stages import decontaminate, extract, fetch, judge, tables, write
@@ -81,9 +80,9 @@ def set_aside(run: Run, hidden: Iterable[Table], folder: Path) -> dict[str, str]
 
 def by_the_way(run: Run) -> set[str]:
     """Files that are no tables: marks, plans, logs, notes on progress, and what `run.json` says of stages."""
-    noted = re.compile(r"work/(.*/)?(plan|elements)/|log/|run\.json$")
+    noted = re.compile(r"work/(.*/)?(plan|elements|marks)/|work/[a-z]+/done\.json$|log/|run\.json$")
     below = {path: str(storage.relative(path, run.folder)) for path in storage.files_below(run.folder)}
-    return {mark.path for mark in marks.marks(run)} | {path for path, name in below.items() if noted.match(name)}
+    return {path for path, name in below.items() if noted.match(name)}
 
 
 def matches(run: Run, table: Table, path: str) -> bool:
