@@ -22,7 +22,7 @@ from altalign.storage.blocks import Kind, begun, kind_of
 FILE = "files.jsonl"
 SETTINGS = "config.toml"
 CARD = ("README.md", "croissant.json")
-SURPLUS = "nothing lists it"
+SURPLUS, MISSING = "nothing lists it", "it is not there"
 SEALED = ("manifest.json", "run.json")
 # what vouches for the others, and what tells of one making of the run alone
 NOT_LISTED = (FILE, SETTINGS, *SEALED, *CARD, *REPORT)
@@ -77,14 +77,14 @@ def differences(
         try:
             size = sizes(storage.folder_of(path)).get(storage.name(path)) if sizes else storage.stamp(path).size
             if size is None:
-                return "it is not there"
+                return MISSING
             if size != listed.bytes:
                 return f"it has {size:,} bytes, where {listed.bytes:,} were written"
             kind = kind_of(listed.digest)
             if not sizes and (now := digest(path, kind).digest) != listed.digest:
                 return f"its {kind} is {now}, where {listed.digest} was written"
         except FileNotFoundError:
-            return "it is not there"
+            return MISSING
         except OSError as error:
             return f"it cannot be read ({error.strerror or error})"
         return ""
@@ -124,7 +124,7 @@ def look(run_folder: str, *, sizes_alone: bool, but_of_rows: bool = False) -> Fo
     for name in SEALED:
         path = storage.join(run_folder, name)
         try:
-            wrong |= {} if storage.read_sealed(path) else {name: "it is not there"}
+            wrong |= {} if storage.read_sealed(path) else {name: MISSING}
         except UnreadableError as error:
             wrong[name] = str(error).removeprefix(f"{path}: ")
     try:

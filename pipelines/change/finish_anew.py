@@ -95,13 +95,13 @@ def _failed_images(run: Run, reasons: Sequence[str]) -> dict[str, dict[int, Outc
 
 def _forget(run: Run, numbers: Mapping[str, Sequence[int]]) -> None:
     """Take images out of the journals of their units, and delete the marks of these units."""
-    for unit in fetch.plan(run):
-        if of_unit := numbers.get(unit["name"]):
-            storage.delete(run.mark(FETCHED.step, unit["name"]))
-            outcomes = journal.forget(run.work(FETCHED.step, unit["name"]), of_unit)
-            rows = survivors(run, unit)
-            urls = rows.take(first_of_each_image(rows))["image_url"].to_pylist()
-            log.restate(run, unit["name"], outcomes, urls)
+    units = [unit for unit in fetch.plan(run) if numbers.get(unit["name"])]
+    run.marks(FETCHED.step).drop([unit["name"] for unit in units])
+    for unit in units:
+        outcomes = journal.forget(run.work(FETCHED.step, unit["name"]), numbers[unit["name"]])
+        rows = survivors(run, unit)
+        urls = rows.take(first_of_each_image(rows))["image_url"].to_pylist()
+        log.restate(run, unit["name"], outcomes, urls)
 
 
 # Test sets -----------------------------------------------------------------------------------------------------------

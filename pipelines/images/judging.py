@@ -60,7 +60,7 @@ class Outcome(NamedTuple):
     def as_found(self) -> "Outcome":
         """The image before it is judged."""
         digest = Measured(found_sha256=self.measured.found_sha256)
-        return Outcome(None, self.http_code, self.found_bytes, digest, found_at=self.found_at, said=self.said)
+        return Outcome(None, None, self.found_bytes, digest, found_at=self.found_at, said=self.said)
 
     @property
     def ranges(self) -> list[tuple[int, int, str | None]]:
@@ -76,7 +76,6 @@ class Found(NamedTuple):
 
     number: int
     data: bytes
-    http_code: int | None = None
     said: Sequence[Said] | None = None  # of it
 
 
@@ -141,7 +140,7 @@ class Judge:
         verdicts = ask(self._rules, columns, self._run.config, lambda row: f"the image {columns['url'][row].as_py()!r}")
         every_failed: Any = reasons_of(verdicts)[1]
         for (found, measured, decoded), failed in zip(together, every_failed.to_pylist(), strict=True):
-            outcome = Outcome(None, found.http_code, len(found.data), measured, tuple(failed or ()), said=found.said)
+            outcome = Outcome(None, None, len(found.data), measured, tuple(failed or ()), said=found.said)
             if failed:
                 yield Judged(found, outcome._replace(picture=self._picture(found, failed)), None)
             else:

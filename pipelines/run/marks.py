@@ -5,6 +5,7 @@ and its unit is done anew: the same bytes, because a unit is a function of its i
 """
 
 from collections.abc import Iterator, Mapping, Sequence
+from fnmatch import fnmatch
 from functools import cache
 from itertools import chain, islice
 from typing import Any, NamedTuple
@@ -14,7 +15,7 @@ from altalign.data import listing
 from altalign.data.stages import STAGES
 from altalign.errors import UnreadableError
 from altalign.pipelines.run import image_tables, shard_tables, text_tables
-from altalign.pipelines.run.image_tables import TESTS
+from altalign.pipelines.run.image_tables import IMAGES, TESTS
 from altalign.pipelines.run.units import Marks, Run
 from altalign.storage import Written
 
@@ -73,7 +74,7 @@ def look(run: Run, steps: Sequence[Marks[Any]] = STEPS) -> list[Damage]:
     while some := list(islice(read, MARKS_AT_ONCE)):
         by_file = {path: (mark, file) for mark, content in some for path, file in named(content).items()}
         wrong = listing.differences(run.folder, {path: file for path, (_, file) in by_file.items()}, sizes)
-        damages += [Damage(path, why, by_file[path][0]) for path, why in wrong.items()]
+        damages += [Damage(path, why, by_file[path][0]) for path, why in wrong.items() if not _is_spare(run, path, why)]
     return damages
 
 
@@ -105,6 +106,11 @@ def _read(run: Run, steps: Sequence[Marks[Any]], damages: list[Damage]) -> Itera
         for step, units in content.get("units", {}).items():
             if (there := marked[step] if step in marked else len(run.finished(step))) < units:
                 damages.append(Damage(f"work/{step}", f"{there:,} marks of units, where {units:,} were written", mark))
+
+
+def _is_spare(run: Run, path: str, why: str) -> bool:
+    """Whether a missing file is a blob of images of the input: `write` deletes it, or makes them once more."""
+    return why == listing.MISSING and fnmatch(path, IMAGES.where) and run.config.fetch.source == "archive"
 
 
 def is_from_the_web(run: Run, damage: Damage) -> bool:

@@ -65,9 +65,7 @@ UNITS_AT_ONCE_AT_LEAST, WITH_LITTLE_MEMORY = 8, 4
 IN_FLIGHT_AT_LEAST = 64 * memory.MB
 
 Outcomes = Mapping[int, Outcome]  # by the number of an image in its unit
-_Failed = Callable[
-    [int, DropReason, int | None, Sequence[Said] | None], None
-]  # image, why, HTTP status, what was said
+_Failed = Callable[[int, DropReason, int | None, Sequence[Said] | None], None]  # image, why, HTTP status, what was said
 
 
 def plan(run: Run) -> list[FetchUnit]:
@@ -290,8 +288,8 @@ def _fetch_from_web(run: Run, unit: FetchUnit, rows: pa.Table, excluded: Outcome
                 if response.reason is not None:
                     kept.failed(number, response.reason, response.http_code, response.said)
                 elif response.body is not None:
-                    found = Found(number, response.body, response.http_code, response.said)
-                    for judged in judge(_unopposed(listener, found, kept.failed)):
+                    found = Found(number, response.body, response.said)
+                    for judged in judge(_unopposed(listener, found, kept.failed, response.http_code)):
                         kept.came(judged, keeps_found=run.config.fetch.keep_found)
                         del judged
                     del found
@@ -355,14 +353,14 @@ def _found_in_files(
         if found is None:
             failed(number, DropReason.ROW_TOO_LARGE if is_there else DropReason.NOT_IN_ARCHIVE, None, said)
         else:
-            yield from _unopposed(listener, Found(number, found.data, None, (*found.said, *(said or ()))), failed)
+            yield from _unopposed(listener, Found(number, found.data, (*found.said, *(said or ()))), failed)
 
 
-def _unopposed(listener: Listener, found: Found, failed: _Failed) -> Iterator[Found]:
+def _unopposed(listener: Listener, found: Found, failed: _Failed, http_code: int | None = None) -> Iterator[Found]:
     """The image, with what it says itself, too; `failed` is told where something opposes the purpose."""
     said, reasons = listener.look(found.data, found.said or ())
     if reasons:
-        failed(found.number, reasons[0], found.http_code, said)
+        failed(found.number, reasons[0], http_code, said)
     else:
         yield found._replace(said=said)
 

@@ -114,12 +114,7 @@ def _let_go(run: Run) -> None:
     Those of the web stay: `retry` and `add` begin with them, and nobody can be sure to get them again.
     """
     for name in run.finished(FETCHED.step) if run.config.fetch.source == "archive" else ():
-        blob, mark = IMAGES.path(run, name), run.mark(FETCHED.step, name)
-        if storage.exists(blob):
-            facts = storage.read_sealed(mark)
-            facts["files"].pop(storage.relative(blob, run.folder), None)  # else it would be damage
-            storage.write_sealed(mark, facts, durable=run.config.run.durable)
-            storage.delete(blob)
+        storage.delete(IMAGES.path(run, name))
 
 
 def conclude(run: Run) -> None:

@@ -128,8 +128,7 @@ def opened(path: str, grounds: JournalGrounds, judge: _Judge) -> Iterator[Journa
     with storage.growing(f"{path}.images", keep=max(ends, default=0)) as images:
         data_of = _data(path, [(offset, size) for outcome in anew.values() for offset, size, _ in outcome.ranges])
         found = (
-            Found(number, data, outcome.http_code, outcome.said)
-            for (number, outcome), data in zip(anew.items(), data_of, strict=True)
+            Found(number, data, outcome.said) for (number, outcome), data in zip(anew.items(), data_of, strict=True)
         )
         for judged in judge(found):
             outcome, data = placed(judged, images.bytes, found_at=anew[judged.found.number].found_at)

@@ -147,7 +147,9 @@ def test_members_are_an_image_its_caption_and_its_row_in_the_order_of_the_side_c
                     row["tar_bytes"],
                 )
                 assert caption.decode() == row["caption"]
-                assert json.loads(written) == {name: "" if value is None else value for name, value in row.items()}
+                of_json = json.loads(written)
+                of_json["preferences"] = json.loads(of_json["preferences"])
+                assert of_json == {name: "" if value is None else value for name, value in row.items()}
                 assert hashlib.sha256(image).hexdigest() == row["sha256"]
                 assert len(image) == row["bytes"]
 

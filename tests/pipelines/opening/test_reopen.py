@@ -39,7 +39,7 @@ SETTINGS = [
     ("a file that is not there", {"image": {"blocked_hashes": ["none"]}}, "fetch"),
     ("bytes", {"fetch": {"bytes_at_most": 5_000}}, "fetch"),
     ("samples", {"shards": {"samples_per_shard": 9}}, "write"),
-    ("portable", {"shards": {"portable": False}}, "write"),
+    ("portable", {"shards": {"portable": False}}, "fetch"),
     ("embedder", {"decontaminate": {"embedder": "phash"}}, "fetch"),
     ("threshold", {"decontaminate": {"similarity_above": 0.9}}, "decontaminate"),
     ("within the pool", {"dedup": {"within_pool": "keep_one_image"}}, "decontaminate"),

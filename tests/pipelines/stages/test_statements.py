@@ -15,7 +15,7 @@ from altalign.data import preferences
 from altalign.data.reasons import DropReason
 from altalign.filters.reservations import Said
 from altalign.pipelines import read
-from altalign.pipelines.images.measuring import Outcome
+from altalign.pipelines.images.judging import Outcome
 from altalign.pipelines.read.pages import image_elements
 from altalign.pipelines.read.pages.html_kernels import METAS_AT_MOST
 from altalign.pipelines.read.pages.image_elements import META_BYTES

@@ -55,6 +55,7 @@ def test_a_table_of_text_is_read_in_any_format_and_compression(tmp_path, form, c
             "page_url": None,
             "source_key": f"{path.name}#0",
             "extra": None,
+            "page_said": None,
             "reason": None,
             "failed": [],
         },
@@ -65,6 +66,7 @@ def test_a_table_of_text_is_read_in_any_format_and_compression(tmp_path, form, c
             "page_url": None,
             "source_key": f"{path.name}#1",
             "extra": None,
+            "page_said": None,
             "reason": None,
             "failed": [],
         },
@@ -249,7 +251,10 @@ def test_any_type_of_string_is_read_from_parquet(tmp_path, kind):
         {"image_url": "no url", "image_identity": None, "caption": "", "page_url": ""},
         {"image_url": None, "image_identity": None, "caption": "<", "page_url": "p"},
     ]
-    rows = [{**row, "source_key": f"table.parquet#{number}", "extra": None} for number, row in enumerate(rows)]
+    rows = [
+        {**row, "source_key": f"table.parquet#{number}", "extra": None, "page_said": None}
+        for number, row in enumerate(rows)
+    ]
     (found,) = pq.read_table(path, columns=table.columns(wanted)).combine_chunks().to_batches()
     batch = table.candidates(found, wanted, table.row_names(path.name, pa.array(range(3))))
     assert batch.schema == CANDIDATE
