@@ -55,8 +55,8 @@ def expected(size: str) -> dict[str, float]:
         "hours of the rest": others,
         "hours of starts": STARTS_H,
         "hours": hours,
-        "stored": (FETCHED + KEPT) * n * IMAGE_BYTES / 1e12,
-        "storage": (FETCHED + KEPT) * n * IMAGE_BYTES / 1e9 * STORED_GB_MONTH,
+        "stored": 2 * KEPT * n * IMAGE_BYTES / 1e12,
+        "storage": 2 * KEPT * n * IMAGE_BYTES / 1e9 * STORED_GB_MONTH,
         "machines": hours * vcpus * VCPU_HOUR,
     }
 

@@ -79,7 +79,7 @@ def set_aside(run: Run, hidden: Iterable[Table], folder: Path) -> dict[str, str]
 
 
 def by_the_way(run: Run) -> set[str]:
-    """Files that are no tables: marks, plans, lists of units and of spill files, logs, notes on progress, and what `run.json` says of stages."""
+    """Files that are no tables: marks, plans, lists of units and spill files, logs, progress, what `run.json` says."""
     noted = re.compile(r"work/(.*/)?(plan|elements|marks|spilled)/|work/[a-z]+/done\.json$|log/|run\.json$")
     below = {path: str(storage.relative(path, run.folder)) for path in storage.files_below(run.folder)}
     return {path for path, name in below.items() if noted.match(name)}
