@@ -36,7 +36,9 @@ def test_a_table_that_changes_before_its_images_are_gathered_stops_the_run(
     assert not (folder / "run" / "manifest.json").exists()
 
 
-@pytest.mark.parametrize("lost", ["extract/000000.json", "extract/000001.json", "judge/grouped/00000.json"])
+@pytest.mark.parametrize(
+    "lost", ["extract/marks/000000.json", "extract/marks/000001.json", "judge/grouped/marks/00000.json"]
+)
 def test_a_deletion_that_was_cut_short_loses_no_pair(folder: Path, lost: str) -> None:
     """However far `--restart` came before it was killed: what says that a stage is done goes first."""
     assert main(["curate", "config.toml"]) == 0

@@ -114,6 +114,7 @@ def test_a_shard_that_is_damaged_is_repaired_from_the_input(folder: Path) -> Non
 def test_fetched_images_that_are_not_as_they_were_are_named_and_made_anew(
     folder: Path, harm: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    """A lost blob is as good as one that `write` has let go: its images are encoded once more."""
     assert main(["curate", "config.toml", "--until", "fetch"]) == 0
     before = tree(folder / "run")
     blob = max((folder / "run" / "work" / "fetch" / "units").glob("*.images"), key=lambda path: path.stat().st_size)
@@ -123,15 +124,14 @@ def test_fetched_images_that_are_not_as_they_were_are_named_and_made_anew(
     if harm != "lost":
         blob.write_bytes(data if harm == "overwritten" else data[:-1])
     why = {
-        "lost": "it is not there",
         "cut": f"it has {len(data) - 1:,} bytes, where {len(data):,} were written",
         "overwritten": "its XXH3 is",
     }
     capsys.readouterr()
     assert main(["curate", "config.toml"]) == 0
     said = capsys.readouterr().err
-    assert f"{blob.relative_to(folder)}: {why[harm]}" in said
-    assert "; it is made anew" in said
+    assert harm == "lost" or f"{blob.relative_to(folder)}: {why[harm]}" in said
+    assert ("; it is made anew" in said) == (harm != "lost")
     after = tree(folder / "run")
     assert after | before == after
 
