@@ -98,16 +98,21 @@ def looked_for(config: CurateConfig) -> list[str]:
     return [*found, "headers of archived images"] if "warc" in kinds else found
 
 
+def notations_looked_for(config: CurateConfig) -> tuple[str, ...]:
+    """The notations that can be found there: in files in hand marks alone."""
+    return NOTATIONS if len(looked_for(config)) > 1 else ("iptc", "c2pa")
+
+
 def reservations_in_words(facts: CardFacts) -> str:
     """What was looked for of what rights holders say, and what became of it: sentences without markup."""
     left_out = 0
     for stage in facts.counts.stages_of_run():
         left_out += sum(n for reason, n in facts.counts.dropped(stage).items() if reason.startswith("opt_out"))
-    places, notations = ", ".join(looked_for(facts.config)), ", ".join(NOTATIONS)
+    places, notations = ", ".join(looked_for(facts.config)), ", ".join(notations_looked_for(facts.config))
     return (
         f"What rights holders say ({notations}) was looked for in {places}. Pairs left out for it: {left_out:,} "
-        f"(purpose: {facts.config.fetch.purpose}). The column preferences has what was said of the others, where and "
-        "when: empty where nothing was found, null where nobody looked."
+        f"(purpose of the curation: {facts.config.fetch.purpose}). The column preferences has what was said of the "
+        "others, where and when: empty where nothing was found, null where nobody looked."
     )
 
 
@@ -205,7 +210,8 @@ def shown_rates(rates: Mapping[str, Any]) -> list[tuple[str, Mapping[str, Any]]]
 def rate(share: Mapping[str, float]) -> str:
     """How many of a sample, as a share, with its interval."""
     value = share["found"] / share["asked"]
-    found, *ends = (f"{100 * number:.2g}" for number in (value, share["least"], share["most"]))
+    percents = (100 * number for number in (value, share["least"], share["most"]))
+    found, *ends = (f"{percent:.2g}" if percent < 10 else f"{percent:.0f}" for percent in percents)
     return f"{found} % ({'–'.join(ends)})"
 
 

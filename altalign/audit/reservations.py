@@ -55,7 +55,11 @@ def gathered(run: RunFolder) -> dict[str, Any]:
                 counted.add("opted_out", group.filter(is_opt_out))
                 counted.add("dropped", group.filter(pc.invert(is_opt_out)))
     times = {name: fetch.get(name) for name in ("started", "finished")} if config.fetch.source == "web" else None
-    looked_for = {"places": card.looked_for(config), "notations": list(NOTATIONS), "purpose": config.fetch.purpose}
+    looked_for = {
+        "places": card.looked_for(config),
+        "notations": list(card.notations_looked_for(config)),
+        "purpose": config.fetch.purpose,
+    }
     return {"form": _FORM, "looked_for": looked_for | {"on_the_web": times}, **counted.to_json()}
 
 

@@ -5,7 +5,6 @@
 items of California's Civil Code, section 3111(a) (AB 2013). Whoever publishes the model fills in the rest.
 """
 
-from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import pyarrow as pa
@@ -19,7 +18,6 @@ from altalign.data.lineage import Made
 from altalign.data.reasons import DropReason, Stage
 from altalign.filters import image, one_url
 from altalign.filters.personal import KINDS
-from altalign.filters.reservations import NOTATIONS
 from altalign.machine import interrupts
 from altalign.pipelines import card
 from altalign.settings.curate import CurateConfig
@@ -102,9 +100,9 @@ def gathered(run: RunFolder, form: str) -> dict[str, Any]:
         },
         "rights": {
             "reservations_looked_for": card.looked_for(config),
-            "notations_of_reservations": list(NOTATIONS),
-            "purposes_whose_opposition_was_respected": list(
-                dict.fromkeys(_purposes(lineage.of_run(run.folder), config.fetch.purpose))
+            "notations_of_reservations": list(card.notations_looked_for(config)),
+            "purposes_whose_opposition_was_respected": sorted(
+                _respected(lineage.of_run(run.folder), config.fetch.purpose)
             ),
             "honours_robots_txt": config.fetch.honour_robots if is_scraped else None,
             "pairs_left_out_for_opt_outs": said | dropped(Stage.SELECT, "opt_out:"),
@@ -184,11 +182,11 @@ def _california(facts: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def _purposes(made: Made, purpose: str) -> Iterator[str]:
-    """The purpose of a curation, and those that selections of it have respected."""
-    for each in made.parents:
-        yield from _purposes(each, purpose)
-    yield str(made.settings.get("respect") or purpose)
+def _respected(made: Made, purpose: str) -> set[str]:
+    """The purposes that all of a run respects: that of a curation, and those of selections; of several runs, of all."""
+    of_parents = [_respected(each, purpose) for each in made.parents]
+    found = set.intersection(*of_parents) if of_parents else {purpose} - {"keep all"}
+    return found | {str(made.settings["respect"])} if made.settings.get("respect") else found
 
 
 def _domains(run: RunFolder) -> list[tuple[str, int]]:

@@ -21,7 +21,7 @@ from altalign.errors import UnreadableError
 
 BUNDLED = 4_096  # marks of a bundle
 _BUNDLES = "bundled"
-_BUNDLES_HELD = 16  # in memory: units finish about in their order
+_BUNDLES_HELD = 4  # in memory: units finish about in their order
 _UNIT = re.compile(r"\d+(-\d+)*")  # names of units; what a file system or an editor leaves is none
 
 Mark = dict[str, Any]
@@ -107,12 +107,12 @@ class UnitMarks:
         return mark
 
     def _bundled(self, name: str) -> Mark:
-        while (place := self._places.get(name)) is not None:
+        if (place := self._places.get(name)) is not None:
             try:
                 return json.loads(storage.read_range(*place))
             except FileNotFoundError:
                 self.look()
-        return {}
+        return json.loads(storage.read_range(*place)) if (place := self._places.get(name)) else {}
 
     def items(
         self, names: Sequence[str], damaged: dict[str, UnreadableError] | None = None
@@ -147,7 +147,13 @@ class UnitMarks:
 
         UnreadableError where one is not as it was written.
         """
-        names = sorted(self._own())
+        self.look()
+        own = sorted(self._own())
+        # whoever was killed between a bundle and this
+        known = [self.path(name) for name in own if name in self._places]
+        for _ in storage.each(storage.delete_file, known, place=self._folder):
+            pass
+        names = [name for name in own if name not in self._places]
         for end in range(BUNDLED, len(names) + 1, BUNDLED):
             some = names[end - BUNDLED : end]
             paths = [self.path(name) for name in some]
@@ -169,20 +175,28 @@ class UnitMarks:
 
         The disk has that when it returns.
         """
-        self.look({})
         with storage.noted() as block:
-            of_bundles: dict[str, set[str]] = {}
             for name in names:
-                if place := self._places.get(name):
-                    of_bundles.setdefault(place[0], set()).add(name)
                 storage.delete(self.path(name))
-            for path, dropped in of_bundles.items():
-                body = storage.read_sealed_bytes(path)
-                if left := {name: mark for name, mark in json.loads(body + b"}").items() if name not in dropped}:
-                    self._write(left)
-                storage.delete(path)
+            # again while one has them: a mark is in two where somebody was killed between one bundle and the next
+            while of_bundles := self._bundles_of(names):
+                for path, dropped in of_bundles.items():
+                    body = storage.read_sealed_bytes(path)
+                    if left := {name: mark for name, mark in json.loads(body + b"}").items() if name not in dropped}:
+                        self._write(left)
+                    storage.delete(path)
         storage.sync(block)
+
+    def _bundles_of(self, names: Sequence[str]) -> dict[str, set[str]]:
+        """Which of these units are in which bundle, by its path."""
+        with self._lock:
+            self._bundles, self._places = set(), {}
         self.look({})
+        found = dict[str, set[str]]()
+        for name in names:
+            if place := self._places.get(name):
+                found.setdefault(place[0], set()).add(name)
+        return found
 
 
 @lru_cache(1_024)

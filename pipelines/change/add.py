@@ -5,6 +5,7 @@ shards are other: samples that stay keep their places. Then all of its files com
 before leaves the old run, and goes on with `.adding` (ADR 22).
 """
 
+import json
 from collections.abc import Mapping, Sequence, Set
 from contextlib import suppress
 from dataclasses import replace
@@ -56,7 +57,7 @@ REFUSED = "refused by altalign add"  # in removed.parquet: why a pair did not co
 _BASE = "base.json"  # beside the run in `.adding`: what it is made of
 _GO = ("trial", "clusters", *REPORT)  # rest on the shards as they were
 # what follows from the bytes that were found and from settings, or from the place in a tar
-_FOLLOWS = {*STORED_COLUMNS, "tar_offset", "tar_bytes"}
+_FOLLOWS = {*STORED_COLUMNS, "tar_offset", "tar_bytes", "preferences"}
 _COMPARED = [name for name in SAMPLE.names if name not in _FOLLOWS]
 _AT_ONCE = 8  # side-cars in memory: a fetch unit lies in a few shards of each generation
 
@@ -326,13 +327,13 @@ def _compared(run: Run, parent: Parent) -> tuple[Mapping[str, Mask], Mapping[str
 
     @lru_cache(maxsize=_AT_ONCE)
     def samples(shard: Shard) -> pa.Table:
-        return parent.samples(shard).select(_COMPARED).combine_chunks()
+        return _values(parent.samples(shard))
 
     for name, facts in run.all_facts(DECONTAMINATED):
         if not facts.kept:
             continue
         interrupts.check()
-        rows = kept_rows(run, name).select(_COMPARED).combine_chunks()
+        rows = _values(kept_rows(run, name))
         images += len(first_of_each_image(rows))
         first, last = str(rows["image_id"][0]), str(rows["image_id"][-1])
         is_fresh = np.ones(len(rows), bool)
@@ -344,6 +345,16 @@ def _compared(run: Run, parent: Parent) -> tuple[Mapping[str, Mask], Mapping[str
         if is_fresh.any():
             fresh[name] = np.flatnonzero(is_fresh)
     return stay, fresh, images
+
+
+def _values(rows: pa.Table) -> pa.Table:
+    """The columns by which rows are the same: of what was said, not when an answer said it."""
+    every: Any = rows["preferences"].to_pylist()
+    said = [
+        None if each is None else json.dumps([[one["notation"], one["value"], one["where"]] for one in each])
+        for each in every
+    ]
+    return rows.select(_COMPARED).append_column("said", pa.array(said, pa.string())).combine_chunks()
 
 
 # The change ----------------------------------------------------------------------------------------------------------

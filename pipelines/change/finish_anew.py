@@ -73,9 +73,10 @@ def retry(config: CurateConfig, reasons: Sequence[str], flags: list[str]) -> int
                 _forget(run, numbers)
                 curate.finish(run, grounds, pipeline_options, until="fetch")
         for name, of_unit in failed.items():  # now, for finishing may delete the journals
-            outcomes = journal.read(run.work(FETCHED.step, name)).outcomes
-            came += sum(outcomes[number].reason is None for number in of_unit)
-            again.update(log.status_of(outcomes[n]) for n in of_unit if outcomes[n].reason is not None)
+            now = journal.read(run.work(FETCHED.step, name)).outcomes
+            outcomes = [now[number] for number in of_unit if number in now]  # none of what is not asked for any more
+            came += sum(outcome.reason is None for outcome in outcomes)
+            again.update(log.status_of(outcome) for outcome in outcomes if outcome.reason is not None)
         curate.finish(run, grounds, pipeline_options)
     if images:
         counted = ", ".join([f"{came:,} came", *(f"{n:,} {why}" for why, n in again.most_common())])

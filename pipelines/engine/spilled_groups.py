@@ -193,8 +193,11 @@ def parted(spilled: Spilled, buckets: Sequence[int], cut: Cut) -> Iterator[list[
                 kind = buckets.index(bucket)
                 for part, of_part in cut(kind, data, parts):
                     spill.add(groups.bucket(part, kind), of_part)
-            where = spill.finish()
-        of_parts = Spilled(lambda: listed(value for _, value in elements(path, 0, path, where)), groups, 0)
+            begin, times = spill.finish()
+        # each write is a unit, so that as little is in memory as of the units before
+        line = (groups.partitions * groups.kinds + 1) * OFFSET.itemsize
+        writes = [value for n in range(times) for _, value in elements(path, n, path, [begin + n * line, 1])]
+        of_parts = Spilled(lambda: listed(writes), groups, 0)
         yield [(of_parts, [groups.bucket(part, kind) for kind in range(groups.kinds)]) for part in range(parts)]
 
 

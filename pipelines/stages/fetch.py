@@ -170,11 +170,15 @@ def _write_images(run: Run, unit: FetchUnit, images: pa.Table, outcomes: Sequenc
     numbers = [number for number, outcome in enumerate(outcomes) if outcome.stored]
     kept, images = [outcomes[number] for number in numbers], images.take(pa.array(numbers, pa.int64()))
     columns = zip(*(outcome.stored or () for outcome in kept), strict=True) if kept else [[]] * len(STORED_COLUMNS)
+    # what a web archive has of an image that the web gave is another capture, or no image
+    has_place = pa.array(_in_hand(run, images) | (run.config.fetch.source == "archive"))
     stored: dict[str, Any] = {
         "image_id": identity.hexed(arrays.ids_of(images["image_id"])),
         **dict(zip(STORED_COLUMNS, map(list, columns), strict=True)),
         "stored_at": [outcome.stored_at for outcome in kept],
-        **{name: images[name] for name in images.column_names if name.startswith("place_")},
+        **{
+            name: pc.if_else(has_place, images[name], None) for name in images.column_names if name.startswith("place_")
+        },
     }
     image_tables.STORED_IMAGES.write(run, parquet.table(stored, image_tables.STORED_IMAGE), unit["name"])
     dimensions = measuring.hooks_of(run.config).embedder.dimensions

@@ -4,6 +4,7 @@ An image has what its answer and the bytes themselves say and, of a web archive,
 origin say as archived. A row also has what its page says: that alone may differ between the rows of an image.
 """
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from itertools import groupby
 from typing import NamedTuple
@@ -50,13 +51,18 @@ class Listener(NamedTuple):
         marks = of_image(data)
         if not (marks or said):  # as of most
             return (), []
-        every = distinct(said, marks)
-        return every, self.reasons(every)
+        return distinct(said, marks), self.reasons((*said, *marks))  # also by what is beyond those that are kept
 
 
 def distinct(*said: Iterable[Said]) -> tuple[Said, ...]:
-    """The first distinct statements of several sources."""
-    return tuple(dict.fromkeys(each for of_source in said for each in of_source))[:STATEMENTS_AT_MOST]
+    """The distinct statements of several sources; of too many the first of each notation."""
+    every, seen = dict.fromkeys(each for of_source in said for each in of_source), Counter[str]()
+
+    def place(each: Said) -> int:
+        seen[each.notation] += 1
+        return seen[each.notation]
+
+    return tuple(every if len(every) <= STATEMENTS_AT_MOST else sorted(every, key=place)[:STATEMENTS_AT_MOST])
 
 
 def of_pages(texts: Iterable[str | None]) -> list[list[Said] | None]:
@@ -120,7 +126,7 @@ def of_origins(run: Run, urls: Sequence[str | None]) -> list[Sequence[Said] | No
         interrupts.check()
         rules, rights = (_notice(run, places, origin + path) for path in read.NOTICES)
         of_robots, of_tdmrep = Robots.parse(rules.data, token), Reservations.parse(rights.data)
-        for _, number in numbers if rules != rights else ():  # two that are not there are the same
+        for _, number in numbers if rules.data or rights.data else ():
             url = str(urls[number])
             found[number] = distinct(of_robots.archived(url, rules.when), of_tdmrep.said(url, rights.when))
     return found

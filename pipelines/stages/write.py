@@ -101,10 +101,13 @@ def _stored(run: Run, unit: str, images: pa.Table) -> Iterator[tuple[dict[str, A
     of_images = images.select([*image_tables.STORED_COLUMNS, "stored_at"]).to_pylist()
     for place, data, stored in zip(places, image_bytes.read_each(places), of_images, strict=True):
         is_in_blob = stored.pop("stored_at") is not None
+        why = "changed since it was judged"
         if data is not None and is_in_blob and not has_blob:
             data = stored_anew(run, data, place.path)
+            why += ", or is encoded otherwise by now"
         if data is None or hashlib.sha256(data).hexdigest() != stored["sha256"]:
-            raise UnreadableError(f"{place.path}: the image at byte {place.offset:,} is not the one that was fetched")
+            what = f"the image at byte {place.offset:,} {why}; put the old file back, or give --rerun fetch"
+            raise UnreadableError(f"{place.path}: {what}")
         yield stored, data
 
 

@@ -206,7 +206,7 @@ class WebWatch(progress.Watch):
         ended, fetched = totals["count"], totals["count"] - totals["failed_to_download"]
         speed = (totals["responses"] - self._before_this) / max(1e-3, seconds)
         # why images could not be fetched, the most frequent reason first
-        reasons = {name: number for name, number in totals.most_common() if name.startswith("http_")}
+        reasons = {name: number for name, number in totals.most_common() if name.startswith(("http_", "opt_out_"))}
         content: dict[str, Any] = {
             "updated": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
             "units": len(self._rows),

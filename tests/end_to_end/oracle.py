@@ -101,7 +101,11 @@ def read_sidecars(run: Path) -> list[dict[str, Any]]:
 
 def read_survivors(run: Path) -> list[dict[str, Any]]:
     """What judge kept, in order of (image_id, key)."""
-    rows = rows_in(run / "work" / "judge" / "grouped")
+    rows = [
+        row
+        for path in sorted((run / "work" / "judge" / "grouped").glob("*.parquet"))
+        for row in pq.read_table(path).to_pylist()
+    ]
     return [{**row, "key": row["key"].hex(), "image_id": row["image_id"].hex()} for row in rows]
 
 

@@ -157,7 +157,7 @@ def test_what_is_lost_of_a_run_is_made_anew_or_named(
     (folder / "run" / "audit" / "near_duplicates" / "found.json").unlink()
     said = failure(capsys, 1, "add", "run", "--test-set", "mine=tests")
     assert "found.json: damaged: it is not there; `altalign curate` with --rerun decontaminate makes it anew" in said
-    (folder / "run" / "work" / "test_images" / "00000.json").write_text("{", encoding="utf-8")
+    (folder / "run" / "work" / "test_images" / "marks" / "00000.json").write_text("{", encoding="utf-8")
     assert "00000.json: damaged: not as it was written" in (
         said := failure(capsys, 1, "add", "run", "--test-set", "flat=tests/flat.png")
     )

@@ -184,7 +184,8 @@ def _take(record: Record, gatherer: Gatherer, *, token: str) -> Iterator[Stretch
             gatherer.place(url, record.offset, None, None)
         else:
             found = _captured(record, token)
-            if is_page and b"\0" not in found.data[:_PAGE_HEAD_BYTES]:  # it is surely a page
+            is_surely_page = is_page and not url.endswith(NOTICES) and b"\0" not in found.data[:_PAGE_HEAD_BYTES]
+            if is_surely_page:
                 found = found._replace(data=found.data[:_PAGE_HEAD_BYTES])
             gatherer.place(url, None, None, found.copied())
         if url.endswith(NOTICES):

@@ -83,6 +83,35 @@ def test_whoever_is_killed_before_the_files_of_a_bundle_go_has_each_mark_once(tm
     assert len(storage.names(str(tmp_path / "bundled"), ".json")) == 1  # the same marks are the same bundle
 
 
+def test_a_mark_that_came_into_two_bundles_is_dropped_from_both(tmp_path: Path) -> None:
+    """Somebody was killed between the bundle without a mark and the deletion of the one with it."""
+    written(tmp_path, NAMES[:3]).bundle()
+    first = next(iter((tmp_path / "bundled").iterdir()))
+    kept = first.read_bytes()
+    marks = UnitMarks(str(tmp_path))
+    marks.drop([NAMES[0]])
+    first.write_bytes(kept)
+    marks.drop([NAMES[1]])
+    for each in (marks, UnitMarks(str(tmp_path))):
+        assert each.read(NAMES[1]) == {}
+        assert NAMES[1] not in each.names()
+    written(tmp_path, [NAMES[1]])
+    assert UnitMarks(str(tmp_path)).read(NAMES[1]) == mark_of(NAMES[1])
+
+
+def test_a_file_that_a_bundle_has_already_comes_into_no_other(tmp_path: Path) -> None:
+    """Somebody was killed before all files of a bundle were deleted."""
+    written(tmp_path, NAMES[:3]).bundle()
+    marks = written(tmp_path, NAMES[2:6])
+    marks.bundle()
+    assert marks.names() == NAMES[:6]
+    assert storage.names(str(tmp_path), ".json") == []
+    held = [
+        path.read_text(encoding="utf-8").count(f'"unit": "{NAMES[2]}"') for path in (tmp_path / "bundled").iterdir()
+    ]
+    assert sum(held) == 1
+
+
 def test_a_dropped_mark_leaves_its_bundle_and_the_others_stay(tmp_path: Path) -> None:
     marks = written(tmp_path, NAMES)
     marks.bundle()

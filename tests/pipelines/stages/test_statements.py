@@ -23,6 +23,7 @@ from altalign.pipelines.read.pages.warc import images_of_metadata
 from altalign.pipelines.stages import statements
 from altalign.pipelines.stages.statements import Listener
 from altalign.settings.curate import InputSettings
+from tests.support import marks
 from tests.support.archives import record, response, write
 from tests.support.pictures import encoded, picture
 
@@ -146,7 +147,8 @@ def test_headers_and_files_of_sites_are_heard_however_an_archive_is_compressed(
     broken = response("https://b.example/robots.txt", b"\xff\0" * 300_000, "text/plain")
     write(
         tmp_path / "2.warc",
-        [response(robots, b"User-agent: *\nContent-Signal: ai-train=no", "text/plain"), broken],
+        # as some servers send it, and longer than what is kept of a page
+        [response(robots, b"#" * 2_000 + b"\nUser-agent: *\nContent-Signal: ai-train=no", "text/html"), broken],
         compression,
     )
     row = rows_of(tmp_path)["https://a.example/page"]
@@ -226,3 +228,15 @@ def test_an_image_is_left_out_where_all_its_pages_oppose() -> None:
     found = statements.excluded(TRAIN, [[NOAI], [], [NOAI], [NOAI], None], image_of)
     assert found == {1: Outcome(DropReason.OPT_OUT_X_ROBOTS_TAG)}
     assert statements.excluded(Listener("keep all", "altalign"), [[NOAI]], np.array([0])) == {}
+
+
+def test_what_opposes_counts_behind_many_harmless_statements() -> None:
+    """Those that are kept are some of each notation."""
+    harmless = [Said("x-robots-tag", f"max-snippet:{number}", "image header", None) for number in range(40)]
+    image = marks.image_of({"xmp": "DMI-PROHIBITED"}, "jpeg")
+    said, reasons = TRAIN.look(image, harmless)
+    assert reasons == [DropReason.OPT_OUT_IPTC]
+    assert len(said) == preferences.STATEMENTS_AT_MOST
+    assert [each.notation for each in said].count("iptc") == 1
+    said, reasons = TRAIN.look(image[:200], [*harmless, NOAI])
+    assert reasons == [DropReason.OPT_OUT_X_ROBOTS_TAG]
