@@ -64,7 +64,7 @@ def test_a_selection_leaves_out_what_a_curation_for_that_purpose_would(
     assert f"{dropped[0]['reason']}" in capsys.readouterr().out
     assert main(["audit", str(tmp_path / "some"), "--summary", "eu", "--to", str(tmp_path)]) == 0
     processing = json.loads((tmp_path / "training-content.json").read_text(encoding="utf-8"))["processing"]
-    assert processing["purposes_whose_opposition_was_respected"] == ["keep all", purpose]
+    assert processing["purposes_whose_opposition_was_respected"] == [purpose]
     assert sum(processing["pairs_left_out_for_opt_outs"].values()) == len(dropped)
 
 

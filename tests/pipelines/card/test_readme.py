@@ -147,7 +147,7 @@ def test_both_cards_say_where_reservations_were_looked_for_and_what_they_cost() 
     words = (
         "was looked for in marks inside image files (IPTC/PLUS, C2PA), headers and meta elements of archived pages, "
         "robots.txt and tdmrep.json of archives, headers of images, robots.txt and tdmrep.json on the web. "
-        "Pairs left out for it: 7 (purpose: search)."
+        "Pairs left out for it: 7 (purpose of the curation: search)."
     )
     readme = readme_of(found)
     assert words in readme

@@ -233,7 +233,7 @@ def test_an_image_is_left_out_where_all_its_pages_oppose() -> None:
 def test_what_opposes_counts_behind_many_harmless_statements() -> None:
     """Those that are kept are some of each notation."""
     harmless = [Said("x-robots-tag", f"max-snippet:{number}", "image header", None) for number in range(40)]
-    image = marks.image_of({"xmp": "DMI-PROHIBITED"}, "jpeg")
+    image = marks.image_of({"xmp": "<plus:DataMining>DMI-PROHIBITED</plus:DataMining>"}, "jpeg")
     said, reasons = TRAIN.look(image, harmless)
     assert reasons == [DropReason.OPT_OUT_IPTC]
     assert len(said) == preferences.STATEMENTS_AT_MOST
