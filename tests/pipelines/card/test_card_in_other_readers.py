@@ -123,6 +123,8 @@ def _plain(value: Any) -> Any:
     """What mlcroissant gives of a cell: bytes of text, NumPy's numbers, and for a null something that is not itself."""
     if isinstance(value, bytes):
         return value.decode()
+    if isinstance(value, list):
+        return [{name.rpartition("/")[2]: _plain(each) for name, each in one.items()} for one in value]
     if value is None or value != value:
         return None
     return value if isinstance(value, str) else int(value)

@@ -343,7 +343,7 @@ def below(job: Any, transform: beam_runner_api_pb2.PTransform) -> Iterator[str]:
 @pytest.mark.parametrize("step", ["tables/units", "judge/units", "decontaminate/compared"])
 def test_the_steps_that_group_are_among_them(jobs: dict[str, Any], step: str) -> None:
     names = [each.unique_name for each in transforms(jobs[step], "beam:transform:group_by_key:v1")]
-    assert any("GatherGroups" in name for name in names)
+    assert any("GatherUnits" in name for name in names)
 
 
 # Sizes ----------------------------------------------------------------------------------------------------------------
