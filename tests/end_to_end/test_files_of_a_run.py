@@ -142,9 +142,9 @@ def test_damaged_files_are_made_anew_from_what_is_there_and_nothing_else_is(
     assert looked(run, capsys) == (0, {})
     written = [path for path, time in marks.items() if path.stat().st_mtime_ns != time]
     assert {str(path.relative_to(run / "work")) for path in written} == {
-        "write/00001.json",
-        "judge/units/000000-00000.json",
-        "fetch/units/00003-00000.json",
+        "write/marks/00001.json",
+        "judge/units/marks/000000-00000.json",
+        "fetch/units/marks/00003-00000.json",
     }
     assert main(["curate", "run/config.toml", "--repair"]) == 0
     assert "nothing is damaged" in capsys.readouterr().out
