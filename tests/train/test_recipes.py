@@ -7,15 +7,14 @@ import json
 import shutil
 from pathlib import Path
 
-import numpy as np
 import pytest
 import torch
-from PIL import Image
 from safetensors.torch import load_file
 
 from altalign import cli
 from altalign.train.exchange.encoders import trained
 from tests.support.run_folders import pairs, write_run
+from tests.train.test_sets_evaluation import SETS, write_pictures
 from tests.train.test_training_run import (
     STEPS,
     TORCHRUN,
@@ -32,25 +31,6 @@ from tests.train.test_training_run import (
 pytestmark = pytest.mark.trained
 
 DECAY = 0.75
-SETS = """
-[[set]]
-task = "zero_shot"
-name = "colours"
-path = "{folder}/test"
-templates = ["a {{}} ring", "2 {{}} rings"]
-
-[[set]]
-task = "knn"
-name = "colours"
-path = "{folder}/test"
-train = "{folder}/train"
-
-[[set]]
-task = "knn"
-name = "nothing"
-path = "{folder}/nothing"
-train = "{folder}/train"
-"""
 
 
 def _write(folder: Path, **loop: object) -> str:
@@ -76,14 +56,7 @@ def _tensors(folder: Path, name: str, step: int = STEPS) -> dict[str, torch.Tens
 def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("whole")
     write_run(folder / "curated", pairs(60, images=30))
-    random = np.random.default_rng(0)
-    for split, number in (("test", 5), ("train", 3)):
-        for channel, name in ((0, "red"), (2, "blue")):
-            (folder / split / name).mkdir(parents=True)
-            for image in range(number):
-                pixels = random.integers(0, 60, (40, 48, 3), np.uint8)
-                pixels[..., channel] += 150
-                Image.fromarray(pixels).save(folder / split / name / f"{image}.png")
+    write_pictures(folder)
     (folder / "sets.toml").write_text(SETS.format(folder=folder))
     assert cli.main(["train", _write(folder)]) == 0
     return folder

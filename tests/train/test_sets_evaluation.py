@@ -36,11 +36,8 @@ train = "{folder}/train"
 """
 
 
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A run, and pictures of two colours to evaluate it on."""
-    place = tmp_path_factory.mktemp("sets")
-    write_trained(place / "run")
+def write_pictures(place: Path) -> None:
+    """Pictures of two colours, a folder each, to test and to train on."""
     random = np.random.default_rng(0)
     for split, number in (("test", 6), ("train", 4)):
         for channel, name in ((0, "red"), (2, "blue")):
@@ -49,6 +46,14 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
                 pixels = random.integers(0, 60, (40, 48, 3), np.uint8)
                 pixels[..., channel] += 150
                 Image.fromarray(pixels).save(place / split / name / f"{image}.png")
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run, and pictures of two colours to evaluate it on."""
+    place = tmp_path_factory.mktemp("sets")
+    write_trained(place / "run")
+    write_pictures(place)
     (place / "test" / "red" / "9.jpg").write_bytes(b"no image")
     (place / "sets.toml").write_text(SETS.format(folder=place))
     return place
