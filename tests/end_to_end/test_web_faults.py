@@ -36,6 +36,9 @@ from tests.web_server.running import WebServer
 pytestmark = pytest.mark.faults
 
 PATIENCE_S = 800  # a test that waits longer has failed
+# Eight units are under way together, also where little memory is free.
+AT_ONCE = ("--set", "engine.workers=4")
+HANGING = ("--set", "fetch.timeout_s=3600", *AT_ONCE)
 
 
 @pytest.fixture(scope="module")
@@ -302,7 +305,7 @@ def test_an_interrupt_ends_what_hangs_in_one_line_and_the_run_continues(
     hanging = [Asked(server.url(f"/slow-head?n={number.name}{n}&seconds=3600", "127.0.0.4")) for n in range(8)]
     write_web_input(folder, server, [*pics, *hanging])
     before = len(server.requests())
-    with curating(folder, "--set", "fetch.timeout_s=3600") as run:
+    with curating(folder, *HANGING) as run:
         waits_until(lambda: {each.url for each in hanging} <= set(asked_for(server, since=before)), run)
         waits_until(lambda: len(in_journals(folder / "run")) == len(pics), run)
         run.send_signal(number)
@@ -315,7 +318,7 @@ def test_an_interrupt_ends_what_hangs_in_one_line_and_the_run_continues(
     assert "Traceback" not in out + said
     assert "Exception ignored" not in said
     before = len(server.requests())
-    assert main(["curate", "config.toml", "--set", "fetch.timeout_s=5"]) == 0
+    assert main(["curate", "config.toml", "--set", "fetch.timeout_s=5", *AT_ONCE]) == 0
     assert set(asked_for(server, since=before)) == {each.url for each in hanging}
     assert summary(folder / "run")["images"] == len(pics)
 
@@ -335,14 +338,14 @@ def measure(data, *, url, **rest):
         raise AltalignError("no memory to speak of")
     return real(data, url=url, **rest)
 measuring.measure = measure
-sys.exit(main(["curate", "config.toml", "--set", "fetch.timeout_s=3600"]))
+sys.exit(main(["curate", "config.toml", *sys.argv[1:]]))
 """
     hanging = [
         Asked(server.url(f"/slow-head?trouble-elsewhere={n}&seconds=3600", f"127.0.0.{1 + n % 4}")) for n in range(20)
     ]
     write_web_input(folder, server, [*hanging, Asked(server.url("/png/trouble?wait=1"))])
     done = subprocess.run(
-        [sys.executable, "-c", script],
+        [sys.executable, "-c", script, *HANGING],
         cwd=folder,
         env=environ(),
         capture_output=True,
