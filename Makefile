@@ -168,7 +168,7 @@ $(READERS)/.made: $(UV) pyproject.toml uv.lock tools/webdataset.txt tools/clip-b
 	@touch $@
 
 test-readers: $(READERS)/.made $(BENCH)/.made
-	IMG2DATASET=$(abspath $(BENCH))/bin/img2dataset $(READERS)/bin/python -m pytest $(XDIST) tests/end_to_end/test_img2dataset.py tests/altalign/test_shards_in_other_readers.py tests/altalign/test_python.py::test_hugging_face_reads_the_samples_as_a_stream tests/altalign/test_python.py::test_a_notebook_curates tests/docs/test_read_the_shards.py tests/browse/test_atlas.py tests/browse/test_search.py tests/pipelines/card/test_card_in_other_readers.py tests/pipelines/images/test_embedders_of_torch.py tests/pipelines/engine/test_dataflow.py tests/benchmarks/test_train_gpu.py tests/train/exchange tests/train/model/test_published.py tests/eval/test_metrics_of_other_libraries.py tests/test_supply_chain.py $(FLAGS)
+	IMG2DATASET=$(abspath $(BENCH))/bin/img2dataset $(READERS)/bin/python -m pytest $(XDIST) tests/end_to_end/test_img2dataset.py tests/altalign/test_shards_in_other_readers.py tests/end_to_end/test_readers.py tests/altalign/test_python.py::test_hugging_face_reads_the_samples_as_a_stream tests/altalign/test_python.py::test_a_notebook_curates tests/docs/test_read_the_shards.py tests/browse/test_atlas.py tests/browse/test_search.py tests/pipelines/card/test_card_in_other_readers.py tests/pipelines/images/test_embedders_of_torch.py tests/pipelines/engine/test_dataflow.py tests/benchmarks/test_train_gpu.py tests/train/exchange tests/train/model/test_published.py tests/eval/test_metrics_of_other_libraries.py tests/test_supply_chain.py $(FLAGS)
 
 lint: $(VENV)/.dev
 	$(VENV)/bin/ruff check .

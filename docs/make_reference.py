@@ -10,6 +10,7 @@ import logging
 import re
 import signal
 import sys
+import tomllib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from importlib import import_module
 from pathlib import Path
@@ -301,6 +302,17 @@ def python_tables() -> dict[str, Table]:
     }
 
 
+def readers_table() -> Table:
+    """What other readers give of odd images, as their test expects it; – where they open no images."""
+    readers = tomllib.loads((ROOT / "tests/cases/readers.toml").read_text(encoding="utf-8"))["reader"]
+    odd = {"turned": "EXIF-turned JPEG", "deep": "16-bit PNG", "animated": "Animated WebP", "avif": "AVIF"}
+    rows = [
+        [f"{each['name']} {each['version']}".strip(), each["opens"], *(each.get(name, "–") for name in odd)]
+        for each in readers
+    ]
+    return [["Reader", "Opens", *odd.values()], *rows]
+
+
 def path_of(module: ModuleType) -> str:
     """Where a module's file is, from the repository's root; packages are links in altalign/."""
     return Path(str(module.__file__)).resolve().relative_to(ROOT).as_posix()
@@ -322,6 +334,7 @@ DOCUMENTS: Mapping[str, Callable[[], dict[str, Table]]] = {
     "docs/reference/errors.md": lambda: {"errors": errors_table()},
     "docs/reference/checks.md": lambda: {"checks": checks_table(), "not asked": not_asked_table()},
     "docs/reference/python.md": python_tables,
+    "docs/guides/read-the-shards.md": lambda: {"readers": readers_table()},
     "docs/concepts/scale.md": lambda: {"constants": constants_table()},
 }
 

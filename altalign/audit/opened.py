@@ -3,7 +3,7 @@
 As Arrow, nothing is read before a scan, and then only what it asks for; as data sets of PyTorch and of Hugging Face.
 """
 
-import io
+import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -215,11 +215,13 @@ class Run:
         """The samples by number, as `torch.utils.data.DataLoader` takes them: (image, caption).
 
         Args:
-            prepare: what becomes of an image (PIL, RGB, upright), such as transforms of torchvision; None: nothing.
+            prepare: what becomes of an image (PIL, RGB, upright, on white, of the first frame), such as transforms of
+                torchvision; None: nothing.
             where: a condition on the columns of `samples()`; None: all.
 
         Raises:
             UsageError: the run is not finished.
+            UnreadableError: an image, when it is asked for, is damaged.
         """
         with own_files(self.folder):
             columns = ["shard", "tar_offset", "tar_bytes", "caption"]
@@ -295,12 +297,16 @@ class Pairs:
 
     def __getitems__(self, numbers: Sequence[int]) -> list[tuple[Any, str]]:
         """Several at a time, as PyTorch asks for a batch: of an object store they are read together."""
-        from PIL import Image, ImageOps
+        from PIL import Image
+
+        from altalign.filters import pixels
 
         rows, pairs = self.rows.take(pa.array(numbers, pa.int64())), []
         for data, caption in zip(self._run.images(rows), rows["caption"].to_pylist(), strict=True):
-            with Image.open(io.BytesIO(data)) as image:
-                upright = ImageOps.exif_transpose(image).convert("RGB")
+            decoded = pixels.decode(data, pixels_at_most=sys.maxsize, colour=True, short_side_px=pixels.FULL_SIZE_PX)
+            if decoded.pixels is None:
+                raise UnreadableError(f"{self._run.folder}: the image of {caption!r} is damaged: {decoded.damage}")
+            upright = Image.fromarray(decoded.pixels)
             pairs.append((upright if self._prepare is None else self._prepare(upright), str(caption)))
         return pairs
 
