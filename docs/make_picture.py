@@ -29,11 +29,11 @@ def main() -> None:
     seen = {"reduced_motion": "reduce", "color_scheme": "light"}
     with sync_playwright() as playwright, chdir(ROOT), serving("runs/demo") as address:
         chromium = playwright.chromium.launch(executable_path=shutil.which("chromium"), args=["--no-sandbox"])
-        page = chromium.new_page(viewport={"width": 960, "height": 600}, **seen)
+        page = chromium.new_page(viewport={"width": 1440, "height": 900}, **seen)
         page.goto((RUN / "report.html").as_uri())
         page.evaluate(HIDE, HIDDEN)
         page.screenshot(path=REPORT, full_page=True)
-        page = chromium.new_page(viewport={"width": 1200, "height": 760}, **seen)
+        page = chromium.new_page(viewport={"width": 1440, "height": 900}, **seen)
         page.goto(address)
         page.get_by_role("button", name="Show pictures").click()
         page.wait_for_selector("#grid[aria-busy=false] .card .caption")

@@ -307,7 +307,11 @@ def readers_table() -> Table:
     readers = tomllib.loads((ROOT / "tests/cases/readers.toml").read_text(encoding="utf-8"))["reader"]
     odd = {"turned": "EXIF-turned JPEG", "deep": "16-bit PNG", "animated": "Animated WebP", "avif": "AVIF"}
     rows = [
-        [f"{each['name']} {each['version']}".strip(), each["opens"], *(each.get(name, "–") for name in odd)]
+        [
+            f"{each['name'].partition(',')[0]} {each['version']}".strip(),
+            each["opens"],
+            *(each.get(name, "–") for name in odd),
+        ]
         for each in readers
     ]
     return [["Reader", "Opens", *odd.values()], *rows]

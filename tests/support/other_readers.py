@@ -81,6 +81,18 @@ def by_datasets(run: Path, folder: Path) -> Iterator[Sample]:
         yield row["txt"], picture_of(row)
 
 
+@reader("datasets, with features", "datasets")
+def by_datasets_with_features(run: Path, folder: Path) -> Iterator[Sample]:
+    """Features that name each format."""
+    from datasets import Features, Image, Json, Value, load_dataset
+
+    features = Features({ending: Image() for ending in ENDINGS} | {"txt": Value("string"), "json": Json()})
+    features.update({name: Value("string") for name in ("__key__", "__url__")})
+    files = {"train": tars(run)}
+    for row in load_dataset("webdataset", data_files=files, split="train", streaming=True, features=features):
+        yield row["txt"], picture_of(row)
+
+
 @reader("torchdata", "torchdata")
 def by_torchdata(run: Path, folder: Path) -> Iterator[Sample]:
     """Its nodes have no reader of tars: Python's, and torchvision's decoder."""
