@@ -1,7 +1,7 @@
 """Writes the pictures of documents, docs/images/*.png, of the demo's report and browse page: `make browse`, then this.
 
-Chromium draws the pages. The picture of the report keeps its head, the funnel, and the reasons of `judge` without their
-samples.
+Chromium draws the pages. The picture of the report has its head, the funnel, and a row each of what was kept and of
+what two rules dropped.
 """
 
 import shutil
@@ -15,12 +15,13 @@ from altalign.browse.server import serving
 
 ROOT = Path(__file__).parents[1]
 RUN, REPORT, BROWSE = ROOT / "runs/demo", ROOT / "docs/images/report.png", ROOT / "docs/images/browse.png"
-HIDDEN = """
-    nav, .eyebrow, .know, .note, .examples, main > section:not(#funnel, #reasons),
-    #reasons > :not(#reasons-title, #reasons-judge, #reasons-judge + *) { display: none !important }
-    .page, header.top, section, h2, h3 { margin-bottom: 0 !important; padding-bottom: 6px !important }
-    section { margin-top: 16px !important; padding-top: 16px !important }
+SHOWN = "#samples-image-image_too_elongated, #samples-decontaminate-near_duplicate_of_test_image"
+HIDDEN = f"""
+    .know, main > section:not(#funnel, #galleries), #galleries > :not(h2, #samples-kept-kept, {SHOWN}),
+    .cards > :nth-child(n + 7), .card details {{ display: none !important }}
+    section {{ margin-top: 24px !important; padding-top: 16px !important }}
 """
+OPEN = "shown => document.querySelectorAll(shown).forEach((gallery) => { gallery.open = true })"
 HIDE = "css => { const sheet = new CSSStyleSheet(); sheet.replaceSync(css); document.adoptedStyleSheets = [sheet] }"
 
 
@@ -32,6 +33,7 @@ def main() -> None:
         page = chromium.new_page(viewport={"width": 1440, "height": 900}, **seen)
         page.goto((RUN / "report.html").as_uri())
         page.evaluate(HIDE, HIDDEN)
+        page.evaluate(OPEN, SHOWN)
         page.screenshot(path=REPORT, full_page=True)
         page = chromium.new_page(viewport={"width": 1440, "height": 900}, **seen)
         page.goto(address)
