@@ -39,7 +39,7 @@ help:
 	@echo "make test-power-cuts    runs whose power is cut at 300 points, as simulated, and continued (12 minutes)"
 	@echo "make test-engines       Spark and Flink inside one process: the same bytes, errors, signals (9 minutes on 2 cores; Java and Maven)"
 	@echo "make test-clusters      clusters of Spark and Flink on this machine, their processes killed (12 minutes on 2 cores); test-clusters-all: in every step (19)"
-	@echo "make test-readers       output of img2dataset, shards opened by webdataset, datasets, open_clip and mlcroissant, runs by Embedding Atlas and LightlyStudio, models of open_clip and timm, jobs for Dataflow (5.5 GB of torch)"
+	@echo "make test-readers       output of img2dataset, shards opened by webdataset, datasets, open_clip, Energon, Daft, Lance and others, cards by mlcroissant, runs by Embedding Atlas and LightlyStudio, models of open_clip and timm, jobs for Dataflow (5.5 GB of torch)"
 	@echo "make lint               style and types"
 	@echo "make check              the same, and the fast tests (2 minutes)"
 	@echo "make docs               tables of the reference, from the code"
