@@ -1,8 +1,7 @@
 """Captions, words and n-grams one code point at a time: the oracle of the text kernels.
 
-Written from the contract alone (product.md, section 3), with nothing of filters but the data of Unicode 16.0, and without
-Arrow or NumPy, so that
-one mistake is not made twice. Slow and obvious on purpose.
+Written from the contract alone (product.md, section 3), with nothing of filters but the choice of Unicode's data, and
+without Arrow or NumPy, so that one mistake is not made twice. Slow and obvious on purpose.
 """
 
 from collections.abc import Callable, Sequence
