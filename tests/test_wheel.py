@@ -45,7 +45,7 @@ from altalign.models import languages
 
 assert altalign.curate("altalign.toml", progress=False).is_finished
 run = altalign.open("runs/photos")
-assert all(check.passed for check in altalign.audit(run))
+assert not [check for check in altalign.audit(run) if check.passed is False]
 captions = run.samples().to_table().column("caption").combine_chunks()
 print(*sorted(captions.to_pylist()), sep="\\n")
 model = languages.opened(languages.shipped_model())
