@@ -1,4 +1,4 @@
-# Every target sets up what it needs: a machine with git, make and Python 3.11 to 3.14 is enough.
+# Every target sets up what it needs: a machine with git, make and Python 3.11, 3.12, 3.13 or 3.14 is enough.
 PYTHON ?= python3
 CONFIG ?= configs/demo.toml
 RUNNER ?=
@@ -54,7 +54,7 @@ help:
 	@echo "make setup              .venv/bin/altalign, from uv.lock; EXTRAS=nsfw,open_clip with the packages of these extras"
 
 $(UV):
-	@$(PYTHON) -c 'import sys; sys.exit("altalign needs Python 3.11 to 3.14; this is " + sys.version.split()[0] + ": give PYTHON=…") if not (3, 11) <= sys.version_info[:2] <= (3, 14) else None'
+	@$(PYTHON) -c 'import sys; sys.exit("altalign needs Python 3.11, 3.12, 3.13 or 3.14; this is " + sys.version.split()[0] + ": give PYTHON=…") if not (3, 11) <= sys.version_info[:2] <= (3, 14) else None'
 	@echo "installing uv into $(CACHE)/uv" >&2
 	@$(PYTHON) -m venv $(CACHE)/uv
 	@$(CACHE)/uv/bin/pip install --quiet --disable-pip-version-check --require-hashes -r uv.txt
