@@ -38,11 +38,11 @@ class _Header(tarfile.TarInfo):
 
     @classmethod
     def fromtarfile(cls, tarfile: tarfile.TarFile) -> "tarfile.TarInfo":
-        file: Any = tarfile.fileobj
+        tar: Any = tarfile
         try:  # not by the method of tarfile, which in Python 3.14 calls no `frombuf` of ours
-            header: Any = cls.frombuf(file.read(_BLOCK_BYTES), tarfile.encoding or "utf-8", tarfile.errors or "strict")
-            header.offset = file.tell() - _BLOCK_BYTES
-            header = header._proc_member(tarfile)
+            header: Any = cls.frombuf(tar.fileobj.read(_BLOCK_BYTES), tar.encoding, tar.errors)
+            header.offset = tar.fileobj.tell() - _BLOCK_BYTES
+            header = header._proc_member(tar)
         except (InvalidHeaderError, TruncatedHeaderError) as error:
             raise ReadError(str(error)) from None
         except HeaderError:  # of the end
