@@ -1,4 +1,4 @@
-# Every target sets up what it needs: a machine with git, make and Python 3.11, 3.12 or 3.13 is enough.
+# Every target sets up what it needs: a machine with git, make and Python 3.11, 3.12, 3.13 or 3.14 is enough.
 PYTHON ?= python3
 CONFIG ?= configs/demo.toml
 RUNNER ?=
@@ -21,12 +21,12 @@ GO_INSTALL = GOBIN=$(dir $@) GOFLAGS=-mod=readonly go -C tools install
 XDIST := -n auto --dist worksteal --max-worker-restart 0
 
 # Marks of tests that take long, by subject: pyproject.toml says what each is. `make check` leaves them out, `make test` all but those marked `everyday`.
-LONG := browser or cluster or engine or faults or gpu or guides or hostile or java or machines or runs or stores or trained
+LONG := browser or cluster or engine or faults or gpu or guides or hostile or installs or java or machines or runs or stores or trained
 
 export UV_PROJECT_ENVIRONMENT := $(VENV)
 export PYTHONUTF8 := 1
 
-.PHONY: help setup setup-dev curate browse train eval experiment test test-all test-kills test-power-cuts test-engines test-clusters test-clusters-all test-readers lint check docs supply-chain sbom bench bench-large bench-gpu prism jars google-cloud versitygw fake-gcs-server browser clean
+.PHONY: help setup setup-dev curate browse train eval experiment test test-all test-kills test-power-cuts test-engines test-clusters test-clusters-all test-readers test-pythons lint check docs supply-chain sbom bench bench-large bench-gpu prism jars google-cloud versitygw fake-gcs-server browser clean
 
 help:
 	@echo "make curate [CONFIG=…]  curate the demo web, or what a config names, into shards; RUNNER=prism, spark or flink on that engine"
@@ -40,6 +40,7 @@ help:
 	@echo "make test-engines       Spark and Flink inside one process: the same bytes, errors, signals (9 minutes on 2 cores; Java and Maven)"
 	@echo "make test-clusters      clusters of Spark and Flink on this machine, their processes killed (12 minutes on 2 cores); test-clusters-all: in every step (19)"
 	@echo "make test-readers       output of img2dataset, shards opened by webdataset, datasets, open_clip, Energon, Daft, Lance and others, cards by mlcroissant, runs by Embedding Atlas and LightlyStudio, models of open_clip and timm, jobs for Dataflow (5.5 GB of torch)"
+	@echo "make test-pythons       the wheel installed alone, with extras, by every Python from 3.11 to 3.14 that is here; filters, readers and storage on the oldest and the newest (6 minutes on 2 cores; the network)"
 	@echo "make lint               style and types"
 	@echo "make check              the same, and the fast tests (2 minutes)"
 	@echo "make docs               tables of the reference, from the code"
@@ -53,7 +54,7 @@ help:
 	@echo "make setup              .venv/bin/altalign, from uv.lock; EXTRAS=nsfw,open_clip with the packages of these extras"
 
 $(UV):
-	@$(PYTHON) -c 'import sys; sys.exit("altalign needs Python 3.11, 3.12 or 3.13; this is " + sys.version.split()[0] + ": give PYTHON=…") if not (3, 11) <= sys.version_info[:2] <= (3, 13) else None'
+	@$(PYTHON) -c 'import sys; sys.exit("altalign needs Python 3.11, 3.12, 3.13 or 3.14; this is " + sys.version.split()[0] + ": give PYTHON=…") if not (3, 11) <= sys.version_info[:2] <= (3, 14) else None'
 	@echo "installing uv into $(CACHE)/uv" >&2
 	@$(PYTHON) -m venv $(CACHE)/uv
 	@$(CACHE)/uv/bin/pip install --quiet --disable-pip-version-check --require-hashes -r uv.txt
@@ -127,7 +128,7 @@ OF_PART_faults := everyday or faults or stores or not ($(LONG))
 OF_PART_others := everyday or not (faults or stores)
 test-all: $(VENV)/.dev
 	$(SERVERS)
-	$(VENV)/bin/python -m pytest $(XDIST) -m '($(or $(OF_PART_$(PART)),everyday or not everyday)) and not (java or cluster)' $(FLAGS)
+	$(VENV)/bin/python -m pytest $(XDIST) -m '($(or $(OF_PART_$(PART)),everyday or not everyday)) and not (java or cluster or installs)' $(FLAGS)
 
 # What `make test-all` takes a sample of; another ALTALIGN_KILLS_SEED draws other points.
 test-kills: $(VENV)/.dev
@@ -169,6 +170,14 @@ $(READERS)/.made: $(UV) pyproject.toml uv.lock tools/webdataset.txt tools/clip-b
 
 test-readers: $(READERS)/.made $(BENCH)/.made
 	IMG2DATASET=$(abspath $(BENCH))/bin/img2dataset $(READERS)/bin/python -m pytest $(XDIST) tests/end_to_end/test_img2dataset.py tests/altalign/test_shards_in_other_readers.py tests/end_to_end/test_readers.py tests/altalign/test_python.py::test_hugging_face_reads_the_samples_as_a_stream tests/altalign/test_python.py::test_a_notebook_curates tests/docs/test_read_the_shards.py tests/browse/test_atlas.py tests/browse/test_search.py tests/pipelines/card/test_card_in_other_readers.py tests/pipelines/images/test_embedders_of_torch.py tests/pipelines/engine/test_dataflow.py tests/benchmarks/test_train_gpu.py tests/train/exchange tests/train/model/test_published.py tests/eval/test_metrics_of_other_libraries.py tests/test_supply_chain.py $(FLAGS)
+
+# Other Pythons of this machine, pyenv's or those on the path: the wheel in all of them, and in the oldest and the newest the fast tests of what needs no torch.
+OF_PYTHONS := tests/filters tests/dedup tests/altalign/data tests/altalign/settings tests/altalign/storage tests/pipelines/read
+test-pythons: $(VENV)/.dev
+	$(VENV)/bin/python -m pytest $(XDIST) -m installs tests/test_wheel.py $(FLAGS)
+	@$(VENV)/bin/python tools/pythons.py | while read -r version python; do \
+	  UV_PROJECT_ENVIRONMENT=$(VENV)-$$version $(UV) sync --locked --quiet --python $$python --compile-bytecode --group pythons \
+	  && $(VENV)-$$version/bin/python -m pytest $(XDIST) -m 'not ($(LONG))' $(OF_PYTHONS) $(FLAGS) </dev/null || exit 1; done
 
 lint: $(VENV)/.dev
 	$(VENV)/bin/ruff check .

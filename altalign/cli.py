@@ -102,8 +102,12 @@ def main(argv: Sequence[str] | None = None, verbs: Verbs = VERBS) -> int:
         return _fail(f"interrupted{name}; run the same command again{anew}, it continues", code)
     except Exception as error:
         if isinstance(error, BrokenPipeError) and _reader_left():
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # discards what is still to be flushed
+            _discard_output()
             return 0
+        try:
+            sys.stdout.flush()
+        except OSError:  # to a full disk
+            _discard_output()
         if is_debug:
             sys.stderr.write(terminal.lines_shown(traceback.format_exc()))
         return _fail(_message(error), error.exit_code if isinstance(error, AltalignError) else 1)
@@ -131,6 +135,11 @@ def _reader_left() -> bool:
     poll = select.poll()
     poll.register(sys.stdout.fileno(), 0)
     return bool(poll.poll(0))
+
+
+def _discard_output() -> None:
+    """Discard what is still to be flushed: at its end the interpreter would fail on it, with a code of its own."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _message(error: Exception) -> str:

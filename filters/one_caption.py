@@ -7,9 +7,9 @@ import re
 from itertools import pairwise
 
 import numpy as np
-import unicodedata2
 
 from altalign.filters import unicode_data
+from altalign.filters.unicode_16 import unicodedata
 from altalign.filters.unicode_data import CONNECTOR, FORMAT, LETTER, MARK, MODIFIER_LETTER, NUMBER, SINGLE
 
 _CONTROLS = re.compile("[\0-\x08\x0e-\x1f\x7f-\x84\x86-\x9f]+")  # those that are no white space, which `split` finds
@@ -22,8 +22,8 @@ BIGRAM = np.uint64(0x9E3779B97F4A7C15)  # 2^64 / golden ratio
 def clean(text: str) -> str:
     """The caption as it is stored, as `captions.clean` makes it of a column."""
     if text.isprintable() and "  " not in text:  # the usual case, in less time
-        return unicodedata2.normalize("NFC", text).strip(" ")
-    return " ".join(unicodedata2.normalize("NFC", _CONTROLS.sub("", text)).split())
+        return unicodedata.normalize("NFC", text).strip(" ")
+    return " ".join(unicodedata.normalize("NFC", _CONTROLS.sub("", text)).split())
 
 
 def folded(caption: str) -> str:

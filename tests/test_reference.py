@@ -8,7 +8,6 @@ from urllib.parse import quote
 import duckdb
 import pyarrow as pa
 import pytest
-import unicodedata2
 from fontTools.unicodedata import script
 from hypothesis import given
 from hypothesis import settings as budget
@@ -17,6 +16,7 @@ from selectolax.lexbor import LexborHTMLParser
 
 from altalign.data.key import image_id, sample_key
 from altalign.data.reasons import KEPT, REASONS, DropReason
+from altalign.filters.unicode_16 import unicodedata
 from altalign.settings.curate import CurateConfig
 from tests.altalign.data.test_reasons import CONTRACT
 from tests.golden import candidates_of, caption_cases, failed_of, pool_cases, settings_of
@@ -75,7 +75,7 @@ def test_the_simple_lower_case_mapping_is_that_of_unicode_16():
 def test_categories_and_scripts_are_those_of_unicode_16():
     by_category: dict[str, list[str]] = {}
     for c in EVERY_CODE_POINT:
-        by_category.setdefault(unicodedata2.category(c), []).append(c)
+        by_category.setdefault(unicodedata.category(c), []).append(c)
     of = {
         name: sorted(c for key, found in by_category.items() if key[0] in name or key == name for c in found)
         for name in ("LN", "LMN", "Cf")
@@ -103,9 +103,9 @@ def test_golden_captions_are_cleaned_folded_and_split_as_written(case: dict[str,
 @given(nasty_captions())
 def test_a_clean_caption_is_clean(raw: str):
     caption = clean(raw)
-    assert clean(caption) == caption == unicodedata2.normalize("NFC", caption)
+    assert clean(caption) == caption == unicodedata.normalize("NFC", caption)
     assert caption == caption.strip(WHITE_SPACE)
-    assert not [c for c in caption if unicodedata2.category(c) == "Cc" or (c in WHITE_SPACE and c != " ")]
+    assert not [c for c in caption if unicodedata.category(c) == "Cc" or (c in WHITE_SPACE and c != " ")]
     assert "  " not in caption
 
 

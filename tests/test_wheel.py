@@ -17,6 +17,8 @@ from tests.support.curations import write_input
 from tests.test_containerfile import copied
 from tests.test_layers import LINKS, MODULES, ROOT
 from tests.train.test_training_run import settings
+from tests.web_server.pictures import picture
+from tools import pythons
 
 DEPENDENCIES = sysconfig.get_path("purelib")
 FILES = {
@@ -27,6 +29,28 @@ FILES = {
     )
     for module, path in MODULES.items()
 }
+
+
+EXTRAS = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["optional-dependencies"]
+MODULES_OF_EXTRAS = {  # those without torch, and without the 70 packages of Google Cloud
+    "heif": "pillow_heif",
+    "hf": "huggingface_hub",
+    "nsfw": "onnxruntime",
+    "onnx": "onnxruntime",
+    "pdq": "pdqhash",
+}
+USED = """
+import altalign, pyarrow as pa
+from altalign.models import languages
+
+assert altalign.curate("altalign.toml", progress=False).is_finished
+run = altalign.open("runs/photos")
+assert not [check for check in altalign.audit(run) if check.passed is False]
+captions = run.samples().to_table().column("caption").combine_chunks()
+print(*sorted(captions.to_pylist()), sep="\\n")
+model = languages.opened(languages.shipped_model())
+print(set(languages.label(captions, model, margin_at_least=0.0).labels.to_pylist()))
+"""
 
 
 def ran(folder: Path, *argv: str | Path) -> str:
@@ -59,10 +83,9 @@ def test_a_wheel_holds_all_of_our_modules_below_one_name(wheel: Path) -> None:
 def test_a_wheel_has_the_extras_of_the_project(wheel: Path) -> None:
     with ZipFile(wheel) as archive:
         metadata = archive.read("altalign-0.1.0.dist-info/METADATA").decode()
-    extras = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["optional-dependencies"]
     assert {
         line.partition(": ")[2].replace("-", "_") for line in metadata.splitlines() if "Provides-Extra" in line
-    } == {*extras}
+    } == {*EXTRAS}
 
 
 def test_an_sdist_gives_the_same_wheel(wheel: Path, tmp_path: Path) -> None:
@@ -125,3 +148,26 @@ def test_installed_commands_import_nothing_of_the_folder_they_work_in(environmen
         (tmp_path / f"{name}.toml").write_text(dump(values), encoding="utf-8")
         ran(tmp_path, python, *launcher, "-m", "altalign", "train", f"{name}.toml")
         assert (tmp_path / name / "eval" / "step-0000002" / "metrics.json").is_file()
+
+
+@pytest.mark.installs
+@pytest.mark.parametrize("version", pythons.versions())
+def test_an_empty_environment_installs_the_wheel_alone_and_curates(version: str, wheel: Path, tmp_path: Path) -> None:
+    """With what the package registry has for this Python; extras that bring torch are resolved, and not downloaded."""
+    found = pythons.found(version) or pytest.skip(f"no Python {version} on this machine")
+    ran(tmp_path, found, "-m", "venv", "environment")
+    python, pip, command = (tmp_path / "environment" / "bin" / name for name in ("python", "pip", "altalign"))
+    ran(tmp_path, pip, "install", "--quiet", wheel)
+    assert ran(tmp_path, command, "--version") == "altalign 0.1.0\n"
+    texts = ["a red dog on the grass", "snow over the quiet village"]
+    (tmp_path / "photos").mkdir()
+    for text in texts:
+        (tmp_path / "photos" / f"{text}.png").write_bytes(picture(text))
+        (tmp_path / "photos" / f"{text}.txt").write_text(text, encoding="utf-8")
+    ran(tmp_path, command, "init", "photos")
+    ran(tmp_path, command, "curate", "altalign.toml")
+    assert ran(tmp_path, python, "-c", USED).splitlines() == [*texts, "{'en'}"]
+    ran(tmp_path, pip, "install", "--quiet", f"{wheel}[{','.join(MODULES_OF_EXTRAS)}]")
+    ran(tmp_path, python, "-c", f"import {', '.join(MODULES_OF_EXTRAS.values())}")
+    ran(tmp_path, pip, "check")
+    ran(tmp_path, pip, "install", "--quiet", "--dry-run", f"{wheel}[{','.join(EXTRAS)}]")

@@ -11,9 +11,9 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-import unicodedata2
 
 from altalign.filters import unicode_data
+from altalign.filters.unicode_16 import unicodedata
 from altalign.filters.unicode_data import BLOCK, CODE_POINTS, UnicodeTable
 
 FILTERS = Path(__file__).parents[1] / "filters"
@@ -42,7 +42,7 @@ def build() -> UnicodeTable:
     lower = simple_lower_case()
     doubtful = nfc_doubtful()
     entries = np.array([_entry(point, lower, doubtful) for point in range(CODE_POINTS)], np.uint32)
-    combining = np.array([unicodedata2.combining(chr(point)) for point in range(CODE_POINTS)], np.uint8)
+    combining = np.array([unicodedata.combining(chr(point)) for point in range(CODE_POINTS)], np.uint8)
     both = np.stack([entries, combining], axis=1).reshape(-1, BLOCK * 2)
     _, first, blocks = np.unique(both, axis=0, return_index=True, return_inverse=True)
     return UnicodeTable(
@@ -61,15 +61,15 @@ def simple_lower_case() -> dict[int, int]:
 
 def nfc_doubtful() -> set[int]:
     """Code points whose NFC_Quick_Check is No (NFC changes them) or Maybe (they compose with a character before)."""
-    changed = {point for point in _characters() if unicodedata2.normalize("NFC", chr(point)) != chr(point)}
+    changed = {point for point in _characters() if unicodedata.normalize("NFC", chr(point)) != chr(point)}
     return changed.union((ord(second) for _, second in compositions()), *LAST_SYLLABLE_PARTS)
 
 
 def compositions() -> Iterator[tuple[str, str]]:
     """Pairs of characters that NFC makes one, except those of Hangul."""
     for point in _characters():
-        parts = unicodedata2.decomposition(chr(point)).split()  # begins with a <tag> if it is not canonical
-        if len(parts) == 2 and not parts[0].startswith("<") and unicodedata2.normalize("NFC", chr(point)) == chr(point):
+        parts = unicodedata.decomposition(chr(point)).split()  # begins with a <tag> if it is not canonical
+        if len(parts) == 2 and not parts[0].startswith("<") and unicodedata.normalize("NFC", chr(point)) == chr(point):
             yield chr(int(parts[0], 16)), chr(int(parts[1], 16))
 
 
@@ -82,7 +82,7 @@ def _entry(point: int, lower: dict[int, int], doubtful: set[int]) -> int:
     from fontTools.unicodedata import script  # a test dependency; reading the table does not need it
 
     character = chr(point)
-    category = unicodedata2.category(character)
+    category = unicodedata.category(character)
     entry = (lower.get(point, point) - point) & unicode_data.FOLD
     if point != ZERO_WIDTH_SPACE:
         entry |= CLASS_OF_CATEGORY.get(category[0], 0) | CLASS_OF_CATEGORY.get(category, 0)
@@ -90,7 +90,7 @@ def _entry(point: int, lower: dict[int, int], doubtful: set[int]) -> int:
         entry |= unicode_data.SINGLE
     entry |= unicode_data.WHITE_SPACE if point in WHITE_SPACE else 0
     entry |= unicode_data.NFC_CHECK if point in doubtful else 0
-    return entry | (unicode_data.COMBINING if unicodedata2.combining(character) else 0)
+    return entry | (unicode_data.COMBINING if unicodedata.combining(character) else 0)
 
 
 def build_scripts() -> dict[str, npt.NDArray[Any]]:

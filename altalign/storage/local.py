@@ -7,6 +7,7 @@ import hashlib
 import json
 import os
 import shutil
+import stat
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
@@ -123,13 +124,29 @@ def in_arrow(path: str) -> "tuple[FileSystem, str]":
 
 def kind(path: str) -> Literal["file", "folder", "other", "missing"]:
     """What is at a path; links are followed. In a store, a folder is a common prefix of object names."""
-    place = Path(path)
-    return "folder" if place.is_dir() else "file" if place.is_file() else "other" if place.exists() else "missing"
+    mode = _mode(path)
+    if mode is None:
+        return "missing"
+    return "folder" if stat.S_ISDIR(mode) else "file" if stat.S_ISREG(mode) else "other"
 
 
 def exists(path: str) -> bool:
     """Whether there is a whole file at `path`."""
-    return Path(path).is_file()
+    mode = _mode(path)
+    return mode is not None and stat.S_ISREG(mode)
+
+
+def _mode(path: str) -> int | None:
+    """The mode of what a path leads to; None: nothing is there.
+
+    An OSError where that cannot be known, which methods of Path take for nothing since Python 3.14.
+    """
+    try:
+        return os.stat(path).st_mode  # noqa: PTH116
+    except (OSError, ValueError) as error:  # ValueError: a NUL
+        if isinstance(error, OSError) and error.errno not in (errno.ENOENT, errno.ENOTDIR, errno.EBADF, errno.ELOOP):
+            raise
+        return None
 
 
 def stamp(path: str) -> Stamp:
@@ -177,7 +194,7 @@ def find(pattern: str) -> list[str]:
     A path that exists as it is written matches itself, whatever brackets it has.
     """
     # Path.glob refuses absolute patterns
-    return [pattern] if Path(pattern).exists() else glob.glob(pattern, recursive=True)  # noqa: PTH207
+    return [pattern] if _mode(pattern) is not None else glob.glob(pattern, recursive=True)  # noqa: PTH207
 
 
 # Writing -------------------------------------------------------------------------------------------------------------

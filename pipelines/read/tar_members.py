@@ -11,6 +11,7 @@ from typing import Any, BinaryIO, cast
 from altalign.pipelines.read.stretches import LINE_BYTES, decompressed
 
 NAMES = (".tar", ".tar.gz", ".tgz", ".tar.zst")
+_BLOCK_BYTES = tarfile.BLOCKSIZE
 _PIECE_BYTES = 1 << 20
 _MEMBER_BYTES = 1 << 50  # a member beyond this is a header that lies
 _LONG_HEADERS = (
@@ -33,15 +34,15 @@ class _Header(tarfile.TarInfo):
             header = cls(nts(buf[:100], encoding, errors))
             header.size = nti(buf[124:136])
             return header
-        header = super().frombuf(buf, encoding, errors)
-        if header.type in _LONG_HEADERS and not 0 <= header.size <= LINE_BYTES:
-            raise ReadError(f"header of {header.size} bytes")
-        return header
+        return super().frombuf(buf, encoding, errors)
 
     @classmethod
     def fromtarfile(cls, tarfile: tarfile.TarFile) -> "tarfile.TarInfo":
-        try:
-            header = super().fromtarfile(tarfile)
+        tar: Any = tarfile
+        try:  # not by the method of tarfile, which in Python 3.14 calls no `frombuf` of ours
+            header: Any = cls.frombuf(tar.fileobj.read(_BLOCK_BYTES), tar.encoding, tar.errors)
+            header.offset = tar.fileobj.tell() - _BLOCK_BYTES
+            header = header._proc_member(tar)
         except (InvalidHeaderError, TruncatedHeaderError) as error:
             raise ReadError(str(error)) from None
         except HeaderError:  # of the end
@@ -52,10 +53,16 @@ class _Header(tarfile.TarInfo):
             raise ReadError(f"member of {header.size} bytes")
         return header
 
+    def _proc_member(self, tarfile: tarfile.TarFile) -> "tarfile.TarInfo":
+        """Of every header, those behind long names too: tarfile's own place for what subclasses have to add."""
+        if self.type in _LONG_HEADERS and not 0 <= self.size <= LINE_BYTES:
+            raise ReadError(f"header of {self.size} bytes")
+        return cast(Any, super())._proc_member(tarfile)
+
 
 def _is_plain(buf: bytes | bytearray) -> bool:
     """Whether a header is whole, and of a regular file whose name stands in one piece."""
-    if len(buf) != tarfile.BLOCKSIZE or buf[156:157] != tarfile.REGTYPE or buf[345]:
+    if len(buf) != _BLOCK_BYTES or buf[156:157] != tarfile.REGTYPE or buf[345]:
         return False
     checksum = buf[148:156]  # counted as if it were spaces
     return nti(checksum) == sum(buf) - sum(checksum) + 8 * ord(" ")

@@ -203,11 +203,12 @@ def test_a_reader_that_left_is_no_error() -> None:
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="this system has no /dev/full")
-def test_output_to_a_full_disk_is_an_error() -> None:
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+def test_output_to_a_full_disk_is_an_error(unbuffered: str) -> None:
+    environment = {**os.environ, "PYTHONUNBUFFERED": unbuffered}
     with Path("/dev/full").open("w") as full:
-        ended = run_altalign("--help", stdout=full, stderr=subprocess.PIPE)
-    assert ended.returncode == 1
-    assert (
-        ended.stderr.splitlines()[0]
-        == "altalign: the disk: no space left on the device; make room and run the same command again, it continues"
+        ended = run_altalign("--help", stdout=full, stderr=subprocess.PIPE, env=environment)
+    assert (ended.returncode, ended.stderr) == (
+        1,
+        "altalign: the disk: no space left on the device; make room and run the same command again, it continues\n",
     )

@@ -33,7 +33,7 @@ from altalign.rules.rule import Rule
 from tests import made_once
 from tests.docs.blocks import FENCE, ROOT, Block, blocks, prints
 
-SOURCES = [path for path in ROOT.rglob("*.py") if not {".venv", ".venv-bench", ".venv-readers"} & {*path.parts}]
+SOURCES = [path for path in ROOT.rglob("*.py") if not any(part.startswith(".venv") for part in path.parts)]
 DOCUMENTS = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("examples/**/*.md")])
 LINK = re.compile(r"(?<!!)\[[^\]\n]*\]\((?P<target>[^)\s]+)\)")
 

@@ -9,10 +9,10 @@ fontTools alone, not from the frozen table.
 import re
 from functools import cache
 
-import unicodedata2
 from fontTools.unicodedata import script
 
 from altalign.filters.one_caption import blocks, folded, mix
+from altalign.filters.unicode_16 import unicodedata
 from altalign.filters.word_kernels import STEP_1, STEP_2
 from tools.make_unicode_data import simple_lower_case
 
@@ -42,7 +42,7 @@ def simple_lower_case_of_unicode_16() -> dict[int, int]:
 @cache
 def class_of(character: str) -> str:
     """One letter, as above; "." for what is in no word."""
-    category = unicodedata2.category(character)
+    category = unicodedata.category(character)
     if category[0] in "LN" and script(character) in UNSPACED:
         return "h" if category == "Lm" else "H"
     if character in "'’":

@@ -4,11 +4,11 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-import unicodedata2
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from altalign.filters import captions
+from altalign.filters.unicode_16 import unicodedata
 from tests.golden import caption_cases
 from tests.reference import captions as reference
 from tests.shared_data import SHARED, needs_shared
@@ -27,8 +27,8 @@ def plain_clean(text: str) -> str:
     """The slow twin: one step of the rule after the other."""
     points = [*range(9, 14), 0x20, 0x85, 0xA0, 0x1680, *range(0x2000, 0x200B), 0x2028, 0x2029, 0x202F, 0x205F, 0x3000]
     white_space = list(map(chr, points))
-    text = "".join(c for c in text if unicodedata2.category(c) != "Cc" or c in white_space)
-    text = unicodedata2.normalize("NFC", text)
+    text = "".join(c for c in text if unicodedata.category(c) != "Cc" or c in white_space)
+    text = unicodedata.normalize("NFC", text)
     for c in white_space:
         text = text.replace(c, " ")
     while "  " in text:

@@ -2,9 +2,9 @@ import unicodedata
 
 import numpy as np
 import pytest
-import unicodedata2
 
 from altalign.filters import unicode_data
+from altalign.filters.unicode_16 import unicodedata as unicodedata_16
 from altalign.filters.unicode_data import (
     CONNECTOR,
     CONTROL,
@@ -21,7 +21,7 @@ from tools import make_unicode_data
 
 
 def test_the_stored_table_is_what_its_sources_give():
-    assert unicodedata2.unidata_version == unicode_data.UNICODE_VERSION
+    assert unicodedata_16.unidata_version == unicode_data.UNICODE_VERSION
     for stored, built in zip(unicode_data.table(), make_unicode_data.build(), strict=True):
         assert stored.dtype == built.dtype
         np.testing.assert_array_equal(stored, built)
@@ -86,9 +86,9 @@ def test_text_without_doubtful_characters_and_marks_out_of_order_is_in_nfc():
     text = "".join(
         a + b + "." for a, b in zip(rng.permutation(plain).tolist(), rng.permutation(plain).tolist(), strict=True)
     )
-    marks = [unicodedata2.combining(c) for c in text]
+    marks = [unicodedata_16.combining(c) for c in text]
     ordered = "".join(c for c, before, mark in zip(text, [0, *marks], marks, strict=False) if not 0 < mark < before)
-    assert unicodedata2.normalize("NFC", ordered) == ordered
+    assert unicodedata_16.normalize("NFC", ordered) == ordered
 
 
 def test_the_table_cannot_be_written_to():

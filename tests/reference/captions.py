@@ -1,7 +1,7 @@
 """Captions, words and n-grams one code point at a time: the oracle of the text kernels.
 
-Written from the contract alone (product.md, section 3), with nothing of filters, and without Arrow or NumPy, so that
-one mistake is not made twice. Slow and obvious on purpose.
+Written from the contract alone (product.md, section 3), with nothing of filters but the choice of Unicode's data, and
+without Arrow or NumPy, so that one mistake is not made twice. Slow and obvious on purpose.
 """
 
 from collections.abc import Callable, Sequence
@@ -9,8 +9,9 @@ from functools import cache
 from html.entities import html5
 from itertools import pairwise
 
-import unicodedata2
 from fontTools.unicodedata import script
+
+from altalign.filters.unicode_16 import unicodedata
 
 # Unicode 16.0, property White_Space. Neither U+001C to U+001F nor U+200B are in it, though str.split() breaks at the
 # former.
@@ -44,8 +45,8 @@ ALPHANUMERIC = frozenset("0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQR
 
 def clean(text: str) -> str:
     """Controls that are not white space removed, NFC, every run of White_Space one space, stripped."""
-    text = "".join(c for c in text if c in WHITE_SPACE or unicodedata2.category(c) != "Cc")
-    text = unicodedata2.normalize("NFC", text)
+    text = "".join(c for c in text if c in WHITE_SPACE or unicodedata.category(c) != "Cc")
+    text = unicodedata.normalize("NFC", text)
     text = "".join(" " if c in WHITE_SPACE else c for c in text)
     return " ".join(part for part in text.split(" ") if part)
 
@@ -100,7 +101,7 @@ def _numeric_reference(text: str, at: int) -> tuple[str, int]:
 @cache
 def category(c: str) -> str:
     """General category of Unicode 16.0."""
-    return unicodedata2.category(c)
+    return unicodedata.category(c)
 
 
 def is_letter(c: str) -> bool:

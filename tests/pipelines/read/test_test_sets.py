@@ -17,7 +17,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from altalign import cli
+from altalign import cli, storage
 from altalign.errors import UnreadableError, UsageError
 from altalign.pipelines.read import test_sets
 from altalign.settings.curate import TestSet as NamedSet  # a name that pytest does not take for a class of tests
@@ -228,6 +228,9 @@ def _a_folder_that_may_not_be_read() -> None:
         test_sets.parts(named("set"))
     with pytest.raises(UsageError, match=r"a\.png: cannot be reached \(Permission denied\)"):
         test_sets.parts(named("set/shut/a.png"))
+    for of_storage in (storage.exists, storage.kind):
+        with pytest.raises(PermissionError):
+            of_storage("set/shut/a.png")
 
 
 def test_an_image_that_may_not_be_read_is_named() -> None:
