@@ -61,7 +61,7 @@ GIVEN_BY = {
 
 # Schemas by the heading of their files, and the columns that another heading describes.
 SCHEMAS = {
-    "shards/NNNNN.parquet": ("SAMPLE", ()),
+    "shards/NNNNN.parquet": ("SIDE_CAR", ()),
     "dropped/STAGE/*.parquet": (
         "DROPPED",
         ("page_url", "source", "source_key", "extra", "words", "found_sha256"),
@@ -194,7 +194,7 @@ def schema_tables() -> dict[str, Table]:
     """The columns of a run's Parquet files: a table each, and one of all files of the audit."""
     found = {}
     for heading, (name, elsewhere) in SCHEMAS.items():
-        meanings = comments(schema, name)
+        meanings = {**comments(schema, "SAMPLE"), **comments(schema, name)}  # a side-car has the columns of a sample
         names = [column for column in getattr(schema, name).names if column not in elsewhere]
         found[heading] = [["Column", "Meaning"], *([f"`{column}`", meanings.get(column, "")] for column in names)]
     rows = []

@@ -8,7 +8,7 @@ from typing import Any, TypedDict
 
 import pyarrow as pa
 
-SCHEMA_VERSION = 3
+SCHEMA_VERSION = 4
 RULES_VERSION = "7 (Unicode 16.0)"  # raised by whatever changes which samples survive, their order or their bytes
 
 # Statements of rights holders, as `filters.reservations.Said`. Null: nobody looked; empty: nothing was said.
@@ -98,7 +98,7 @@ DROPPED = pa.schema(
 
 SampleRow = dict[str, Any]  # of `SAMPLE`, in Python
 
-# The side-car of a shard: one row a sample, in the order of the tar.
+# A sample: its row in KEY.json, and in the side-car.
 SAMPLE = pa.schema(
     [
         ("key", pa.string()),  # Name of the members in the tar.
@@ -124,6 +124,27 @@ SAMPLE = pa.schema(
         ("words", pa.int32()),  # Unigrams of the caption.
         ("tar_offset", pa.int64()),  # Offset of the image's bytes in the tar.
         ("tar_bytes", pa.int64()),  # Their number.
+    ]
+)
+
+# The group that Parquet annotates as FILE (LogicalTypes.md after 2.13.0); `inline` is left out.
+_FILE = pa.struct(
+    [
+        ("uri", pa.string()),
+        ("offset", pa.int64()),
+        ("size", pa.int64()),
+        ("content_type", pa.string()),
+        ("checksum", pa.string()),
+    ]
+)
+
+# The side-car of a shard: one row a sample, in the order of the tar.
+SIDE_CAR = pa.schema(
+    [
+        *SAMPLE,
+        # Where the image lies, once more, as Parquet's type FILE has it: `uri` (the tar, beside the side-car), `offset`,
+        # `size`, `content_type`, `checksum` (`SHA-256:` and hex). Not in KEY.json.
+        ("image", _FILE),
     ]
 )
 

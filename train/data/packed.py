@@ -135,7 +135,7 @@ def _write(
             rows = [writer.write(*pair) for pair in chain(first, islice(pairs, _PAIRS - 1))]
             writer.end()
         with storage.write(f"{stem}.parquet") as file:
-            write_sidecar(rows, file)
+            write_sidecar(rows, file, f"{len(shards):05}.tar")
         of_sidecar = sha256(storage.read_bytes(f"{stem}.parquet")).hexdigest()
         facts = {"rows": len(rows), "bytes": writer.bytes, "sha256": writer.sha256, "parquet_sha256": of_sidecar}
         shards.append({"name": f"{len(shards):05}.tar", **facts})
