@@ -194,7 +194,8 @@ def schema_tables() -> dict[str, Table]:
     """The columns of a run's Parquet files: a table each, and one of all files of the audit."""
     found = {}
     for heading, (name, elsewhere) in SCHEMAS.items():
-        meanings = {**comments(schema, "SAMPLE"), **comments(schema, name)}  # a side-car has the columns of a sample
+        lists = ("SAMPLE", "_PLACED") if name == "SIDE_CAR" else (name,)
+        meanings = {column: text for each in lists for column, text in comments(schema, each).items()}
         names = [column for column in getattr(schema, name).names if column not in elsewhere]
         found[heading] = [["Column", "Meaning"], *([f"`{column}`", meanings.get(column, "")] for column in names)]
     rows = []

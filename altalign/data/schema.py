@@ -139,14 +139,14 @@ _FILE = pa.struct(
 )
 
 # The side-car of a shard: one row a sample, in the order of the tar.
-SIDE_CAR = pa.schema(
+_PLACED = pa.schema(
     [
-        *SAMPLE,
-        # Where the image lies, once more, as Parquet's type FILE has it: `uri` (the tar, beside the side-car), `offset`,
-        # `size`, `content_type`, `checksum` (`SHA-256:` and hex). Not in KEY.json.
+        # Where the image lies, once more, as Parquet's type FILE has it: `uri` (the tar, from the side-car on),
+        # `offset`, `size`, `content_type`, `checksum` (`SHA-256:` and hex). Not in KEY.json.
         ("image", _FILE),
     ]
 )
+SIDE_CAR = pa.unify_schemas([SAMPLE, _PLACED])
 
 # The clusters of a shard's images, by `altalign score --clusters`: one row a sample, in the order of the tar.
 CLUSTER = pa.schema(

@@ -142,10 +142,9 @@ def sidecar_of(samples: pa.Table, tar: str) -> pa.Table:
     """The side-car of a tar of this name, which lies beside it: a table of `SIDE_CAR`, of one of `SAMPLE`."""
     joined: Any = pc.binary_join_element_wise
     media_types, checksums = joined("image/", samples["format"], ""), joined("SHA-256:", samples["sha256"], "")
-    place = (pa.scalar(tar), samples["tar_offset"], samples["tar_bytes"])
+    parts: list[Any] = [tar, samples["tar_offset"], samples["tar_bytes"], media_types, checksums]
     kind = SIDE_CAR.field("image")
-    files = pc.make_struct(*place, media_types, checksums, field_names=[part.name for part in kind.type])
-    return samples.append_column(kind, files)
+    return samples.append_column(kind, pc.make_struct(*parts, field_names=[part.name for part in kind.type]))
 
 
 def write_sidecar(rows: Iterable[Mapping[str, object]] | pa.Table, file: BinaryIO, tar: str) -> None:

@@ -4,7 +4,7 @@ import hashlib
 from collections import Counter, deque
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Any, BinaryIO, cast
+from typing import Any, BinaryIO, TypeAlias, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -24,6 +24,8 @@ from altalign.filters.image_headers import STRICT_PILLOW, is_plain_jpeg
 from altalign.machine import interrupts, memory
 from altalign.machine.threads import AHEAD_BYTES, OF_PROCESS, in_order
 from altalign.settings.curate import CurateConfig
+
+Column: TypeAlias = "pa.ChunkedArray[Any]"
 
 _SHORT_SIDE_PX = 128  # images are decoded to at least this short side
 _ROWS = 1_024  # rows of a side-car that are Python objects at a time
@@ -79,7 +81,7 @@ def read(name: str, *, rules: Rules, threads: int, zeros: int, decoded_below: in
 
 
 def _sidecar(rules: Rules, checked: CheckedShard) -> pa.Table:
-    """The samples of the side-car; none if it is not a whole side-car. Its column `image` is compared with the others."""
+    """The samples of the side-car, whose column `image` is compared with the others; none if it is not a whole one."""
     name = f"shards/{checked.name}.parquet"
     checked.findings.saw("side_cars")
     try:
@@ -102,14 +104,18 @@ def _sidecar(rules: Rules, checked: CheckedShard) -> pa.Table:
     return SAMPLE.empty_table()
 
 
-def _check_files(found: pa.ChunkedArray, expected: pa.ChunkedArray, name: str, findings: Findings) -> None:
+def _check_files(found: Column, expected: Column, name: str, findings: Findings) -> None:
     """Checks that the column `image` says of each image what the other columns say."""
     if found.equals(expected):
         findings.saw("image_files", len(found))
         return
-    values, right = found.to_pylist(), expected.to_pylist()
-    wrong = np.array([one != other for one, other in zip(values, right, strict=True)])
-    findings.rows("image_files", wrong, lambda row: f"{name}: row {row}", lambda row: f"{values[row]}, not {right[row]}")
+    values, others = found.to_pylist(), expected.to_pylist()
+    wrong = np.array([value != other for value, other in zip(values, others, strict=True)])
+
+    def what(row: int) -> str:
+        return f"image is {values[row]}, and the other columns say {others[row]}"
+
+    findings.rows("image_files", wrong, lambda row: f"{name}: row {row}", what)
 
 
 def check_neighbours(

@@ -13,7 +13,7 @@ import yaml
 from altalign.cli import main
 from altalign.data.counts import Counts
 from altalign.data.reasons import WORDS, Stage
-from altalign.data.schema import SAMPLE
+from altalign.data.schema import SIDE_CAR
 from altalign.dedup.thresholds import Share
 from altalign.filters.personal import KINDS
 from altalign.pipelines.card import COLUMNS, CardFacts, croissant, hub_licence, size_category
@@ -52,7 +52,7 @@ def tables(readme: str) -> list[list[str]]:
 
 
 def test_every_column_and_every_reason_has_words() -> None:
-    assert list(COLUMNS) == SAMPLE.names
+    assert list(COLUMNS) == SIDE_CAR.names
     assert all(words.in_card and not words.in_card.endswith(".") for words in WORDS.values())
 
 
@@ -72,7 +72,7 @@ def test_the_header_is_yaml_of_what_the_settings_say() -> None:
     assert said["configs"] == [{"config_name": "default", "data_files": [{"split": "train", "path": "shards/*.tar"}]}]
     (info,) = said["dataset_info"]
     assert [each["name"] for each in info["features"]] == ["jpg", "txt", "json", "__key__", "__url__"]
-    assert [each["name"] for each in info["features"][2]["struct"]] == SAMPLE.names
+    assert [each["name"] for each in info["features"][2]["struct"]] == SIDE_CAR.names
 
 
 @pytest.mark.parametrize(
@@ -192,7 +192,7 @@ def test_images_of_several_kinds_are_not_promised_to_readers_of_one() -> None:
     assert header(readme)["configs"] == [
         {"config_name": "default", "data_files": [{"split": "train", "path": "shards/*.parquet"}]}
     ]
-    assert [each["name"] for each in header(readme)["dataset_info"][0]["features"]] == SAMPLE.names
+    assert [each["name"] for each in header(readme)["dataset_info"][0]["features"]] == SIDE_CAR.names
     assert 'load_dataset("webdataset"' not in readme
     assert "webdataset.WebDataset(" in readme
 
@@ -234,7 +234,7 @@ def test_text_of_settings_is_text_and_no_markup(text: str) -> None:
     assert not re.search(r"(?<!\\)\[link\]", readme.split("---\n", 2)[2])
     assert not any(character in readme for character in "\u202e")
     # sources and columns, each with head and rule
-    assert [len(row) for row in tables(readme)].count(3) == 2 + 1 + 1 + len(SAMPLE) + 1
+    assert [len(row) for row in tables(readme)].count(3) == 2 + 1 + 1 + len(SIDE_CAR) + 1
     assert json.loads(json.dumps(croissant(found)))["name"].isprintable()
 
 
