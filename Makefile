@@ -39,7 +39,7 @@ help:
 	@echo "make test-power-cuts    runs whose power is cut at 300 points, as simulated, and continued (12 minutes)"
 	@echo "make test-engines       Spark and Flink inside one process: the same bytes, errors, signals (9 minutes on 2 cores; Java and Maven)"
 	@echo "make test-clusters      clusters of Spark and Flink on this machine, their processes killed (12 minutes on 2 cores); test-clusters-all: in every step (19)"
-	@echo "make test-readers       output of img2dataset, shards opened by webdataset, datasets, open_clip and mlcroissant, runs by Embedding Atlas and LightlyStudio, models of open_clip and timm, jobs for Dataflow (5.5 GB of torch)"
+	@echo "make test-readers       output of img2dataset, shards opened by webdataset, datasets, Daft, open_clip and mlcroissant, runs by Embedding Atlas and LightlyStudio, models of open_clip and timm, jobs for Dataflow (5.5 GB of torch)"
 	@echo "make lint               style and types"
 	@echo "make check              the same, and the fast tests (2 minutes)"
 	@echo "make docs               tables of the reference, from the code"
@@ -158,13 +158,14 @@ test-clusters-all: $(VENV)/.dev
 	ALTALIGN_KILLS_IN=all $(VENV)/bin/python -m pytest tests/end_to_end/test_clusters.py $(FLAGS)
 
 # Shards in other people's readers, embedders of other people's models, jobs for Dataflow: an environment of its own, for it brings torch.
-$(READERS)/.made: $(UV) pyproject.toml uv.lock tools/webdataset.txt tools/clip-benchmark.txt tools/loaders.txt tools/embedding-atlas.txt tools/lightly-studio.txt
+$(READERS)/.made: $(UV) pyproject.toml uv.lock tools/webdataset.txt tools/clip-benchmark.txt tools/loaders.txt tools/embedding-atlas.txt tools/lightly-studio.txt tools/daft.txt
 	@UV_PROJECT_ENVIRONMENT=$(READERS) $(UV) sync --locked --quiet --python $(shell command -v $(PYTHON)) --compile-bytecode --group readers
 	@$(UV) pip install --quiet --python $(READERS)/bin/python --no-deps --require-hashes --target $(CACHE)/webdataset-of-open-clip -r tools/webdataset.txt
 	@$(UV) pip install --quiet --python $(READERS)/bin/python --no-deps --require-hashes --target $(CACHE)/clip-benchmark -r tools/clip-benchmark.txt
 	@$(UV) pip install --quiet --python $(READERS)/bin/python --no-deps --require-hashes --target $(CACHE)/loaders -r tools/loaders.txt
 	@$(UV) pip install --quiet --python $(READERS)/bin/python --no-deps --require-hashes --target $(CACHE)/embedding-atlas -r tools/embedding-atlas.txt
 	@$(UV) pip install --quiet --python $(READERS)/bin/python --no-deps --require-hashes --target $(CACHE)/lightly-studio -r tools/lightly-studio.txt
+	@$(UV) pip install --quiet --python $(READERS)/bin/python --no-deps --require-hashes --target $(CACHE)/daft -r tools/daft.txt
 	@touch $@
 
 test-readers: $(READERS)/.made $(BENCH)/.made

@@ -2,11 +2,14 @@
 
 import html
 import json
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias, cast
+
+import pyarrow as pa
 
 from altalign import storage
 from altalign.data import lineage, listing
@@ -20,6 +23,8 @@ from altalign.rules.reason_words import of_own, of_select
 from altalign.rules.rule import value_of
 from altalign.settings.curate import CurateConfig
 from altalign.terminal import shown
+
+Json: TypeAlias = dict[str, object]
 
 # What a column of a side-car is, in the card's words.
 COLUMNS = {
@@ -67,6 +72,7 @@ _KINDS = {
     "folder": "folders of images",
 }
 _STATED_AS_LIMITS = ("NSFW: off", "decontamination: off")  # these notes stand under Limits, in more words
+_OF_LIST = re.compile(r"^fixed_size_list<.*>\[(\d+)\]$")
 _TYPES = {"string": "sc:Text", "bool": "sc:Boolean", "float": "sc:Float", "double": "sc:Float"}
 
 
@@ -286,7 +292,7 @@ def _number(value: float | str | None) -> str:
 # For programs: croissant.json, as Croissant 1.1 has it ----------------------------------------------------------------
 
 
-def croissant(facts: CardFacts) -> dict[str, object]:
+def croissant(facts: CardFacts) -> Json:
     """The card for programs, as Croissant 1.1 has it."""
     card, pairs = facts.config.card, facts.summary["pairs"]
     description = (
@@ -295,7 +301,9 @@ def croissant(facts: CardFacts) -> dict[str, object]:
         "(WebDataset). README.md says how it was made."
     )
     files = {"side-cars": "shards/*.parquet", "tars": "shards/*.tar"}
-    columns = {field.name: (str(field.type), COLUMNS[field.name]) for field in SIDE_CAR}
+    columns: dict[str, tuple[str | pa.DataType, str]] = {
+        field.name: (field.type, COLUMNS[field.name]) for field in SIDE_CAR
+    }
     records = [_records("pairs", "side-cars", columns)]
     for score in facts.scores:
         files[f"scores-{score.name}"] = f"scores/{score.name}/[0-9]*.parquet"
@@ -317,12 +325,7 @@ def croissant(facts: CardFacts) -> dict[str, object]:
         "name": facts.name,
         "description": description,
         "conformsTo": ["http://mlcommons.org/croissant/1.1", "http://mlcommons.org/croissant/RAI/1.0"],
-        "identifier": facts.digest,
-        **_provenance(lineage.from_facts(facts.digest, facts.lineage)),
-        "prov:wasAttributedTo": {
-            "@type": "prov:SoftwareAgent",
-            "prov:label": f"altalign, rules version {RULES_VERSION}",
-        },
+        **_provenance(facts),
         "usageInfo": list(_of_rights(facts)),
         **_responsible(facts),
         **({"license": card.licence} if card.licence else {}),
@@ -332,7 +335,7 @@ def croissant(facts: CardFacts) -> dict[str, object]:
     }
 
 
-def _of_rights(facts: CardFacts) -> Iterator[dict[str, object]]:
+def _of_rights(facts: CardFacts) -> Iterator[Json]:
     """What is known of the use that rights holders want; altalign has no permission to give, so there is no offer."""
     head = {"@type": "DefinedTerm", "termCode": facts.config.fetch.purpose, "name": "Purpose of the curation"}
     yield {**head, "description": f"{reservations_in_words(facts)} Nothing said is no permission."}
@@ -347,14 +350,25 @@ def _opt_outs(counts: Counts) -> dict[str, int]:
     return {reason: pairs for reason, pairs in every if reason.startswith("opt_out")}
 
 
-def _provenance(made: lineage.Made) -> dict[str, object]:
-    """What a run was made of and how, back to curations, as PROV has it."""
-    activity = {"@type": "prov:Activity", "prov:label": f"altalign {made.operation}"}
-    before = [{"@type": "prov:Entity", "identifier": each.number, **_provenance(each)} for each in made.parents]
-    return {"prov:wasGeneratedBy": activity, **({"prov:wasDerivedFrom": before} if before else {})}
+def _provenance(facts: CardFacts) -> Json:
+    """What a run was made of and how, as PROV has it: the runs before it, back to curations, and its sources."""
+
+    def of_run(made: lineage.Made) -> Json:
+        before = [{**entity, "identifier": each.number, **of_run(each)} for each in made.parents]
+        activity = {"@type": "prov:Activity", "prov:label": f"altalign {made.operation}"}
+        return {"prov:wasGeneratedBy": activity, **({"prov:wasDerivedFrom": before} if before else {})}
+
+    entity = {"@type": "prov:Entity"}
+    found: Json = {"identifier": facts.digest, **of_run(lineage.from_facts(facts.digest, facts.lineage))}
+    named = [
+        {**entity, "prov:label": f"{shown(name)} ({', '.join(kinds)})"} for name, kinds in sources(facts.config).items()
+    ]
+    found["prov:wasDerivedFrom"] = [*cast(list[Json], found.get("prov:wasDerivedFrom", [])), *named]
+    program = {"@type": "prov:SoftwareAgent", "prov:label": f"altalign, rules version {RULES_VERSION}"}
+    return {**found, "prov:wasAttributedTo": program}
 
 
-def _responsible(facts: CardFacts) -> dict[str, object]:
+def _responsible(facts: CardFacts) -> Json:
     """What Croissant's vocabulary for responsible AI (RAI 1.0) asks, as far as counts and settings know it."""
     counts, config = facts.counts, facts.config
     stages = counts.stages_of_run()
@@ -379,27 +393,39 @@ def _responsible(facts: CardFacts) -> dict[str, object]:
     }
 
 
-def _type(kind: str) -> dict[str, object]:
+def _type(kind: str) -> Json:
     """What Croissant calls a column's Arrow type; a list is an embedding."""
-    if kind.startswith("fixed_size_list"):
-        return {"dataType": "sc:Float", "repeated": True}
-    if kind.startswith("list"):  # of statements
-        return {"dataType": "sc:Text", "repeated": True}
+    if size := _OF_LIST.search(kind):
+        return {"dataType": "sc:Float", "isArray": True, "arrayShape": size[1]}
     return {"dataType": _TYPES.get(kind, "sc:Integer")}
 
 
-def _records(name: str, files: str, columns: Mapping[str, tuple[str, str]], **about: str) -> dict[str, object]:
-    """The rows of a set of files; each column with its Arrow type and its description."""
+def _parts(name: str, source: Mapping[str, object], kind: pa.DataType) -> Json:
+    """What Croissant says of a column of groups, or of lists of groups: a field for each part of a group."""
+    is_list = pa.types.is_list(kind)
+    group: Any = kind.value_type if isinstance(kind, pa.ListType) else kind
     fields = [
         {
             "@type": "cr:Field",
-            "@id": f"{name}/{column}",
-            "name": column,
-            "description": description,
-            **_type(kind),
-            "source": {"fileSet": {"@id": files}, "extract": {"column": column}},
+            "@id": f"{name}/{part.name}",
+            "name": part.name,
+            **_type(str(part.type)),
+            "source": {**source, "transform": {"jsonPath": f"$['{part.name}']"}},  # mlcroissant has a word `where`
         }
-        for column, (kind, description) in columns.items()
+        for part in group
     ]
+    return {**({"isArray": True} if is_list else {}), "subField": fields}
+
+
+def _records(name: str, files: str, columns: Mapping[str, tuple[str | pa.DataType, str]], **about: str) -> Json:
+    """The rows of a set of files; each column with its Arrow type and its description."""
+    fields = list[Json]()
+    for column, (kind, description) in columns.items():
+        source = {"fileSet": {"@id": files}, "extract": {"column": column}}
+        field: Json = {"@type": "cr:Field", "@id": f"{name}/{column}", "name": column, "description": description}
+        if isinstance(kind, pa.DataType) and kind.num_fields:
+            fields.append({**field, **_parts(f"{name}/{column}", source, kind)})
+        else:
+            fields.append({**field, **_type(str(kind)), "source": source})
     head = {"@type": "cr:RecordSet", "@id": name, "name": name, **about}
     return {**head, "key": {"@id": f"{name}/key"}, "field": fields}
