@@ -13,7 +13,7 @@ import yaml
 from altalign.cli import main
 from altalign.data.counts import Counts
 from altalign.data.reasons import WORDS, Stage
-from altalign.data.schema import SIDE_CAR
+from altalign.data.schema import SAMPLE, SIDE_CAR
 from altalign.dedup.thresholds import Share
 from altalign.filters.personal import KINDS
 from altalign.pipelines.card import COLUMNS, CardFacts, croissant, hub_licence, size_category
@@ -72,7 +72,9 @@ def test_the_header_is_yaml_of_what_the_settings_say() -> None:
     assert said["configs"] == [{"config_name": "default", "data_files": [{"split": "train", "path": "shards/*.tar"}]}]
     (info,) = said["dataset_info"]
     assert [each["name"] for each in info["features"]] == ["jpg", "txt", "json", "__key__", "__url__"]
-    assert [each["name"] for each in info["features"][2]["struct"]] == SIDE_CAR.names
+    assert [each["name"] for each in info["features"][2]["struct"]] == SAMPLE.names
+    kept = header(readme_of(facts_of(input={"kind": "table", "paths": ["a.csv"], "keep_columns": ["id"]})))
+    assert kept["dataset_info"] == said["dataset_info"]  # `extra` is text, whatever was kept
 
 
 @pytest.mark.parametrize(
@@ -155,6 +157,54 @@ def test_both_cards_say_where_reservations_were_looked_for_and_what_they_cost() 
     assert {"`opt_out_tdmrep`", "`opt_out:iptc`"} <= {row[3] for row in tables(readme) if len(row) == 5}
     of_table = readme_of(facts_of(input={"kind": "table", "paths": ["a.parquet"]}))
     assert "was looked for in marks inside image files (IPTC/PLUS, C2PA). Pairs left out for it: 0" in of_table
+
+
+def test_what_programs_are_told_of_rights_names_each_reservation_that_was_respected() -> None:
+    found = facts_of(fetch={"source": "web", "purpose": "search"})
+    counts = {(stage.value, "warc", "kept"): 9 for stage in Stage}
+    counts |= {("fetch", "warc", "opt_out_tdmrep"): 3, ("select", "warc", "opt_out:iptc"): 1_004}
+    purpose, *respected = croissant(found._replace(counts=Counts(counts)))["usageInfo"]  # type: ignore[misc]
+    assert (purpose["@type"], purpose["termCode"]) == ("DefinedTerm", "search")
+    assert "Pairs left out for it: 1,007 (purpose of the curation: search)" in purpose["description"]
+    assert purpose["description"].endswith("Nothing said is no permission.")
+    assert [(each["termCode"], each["description"]) for each in respected] == [
+        ("opt_out_tdmrep", "3 pairs were left out for it."),
+        ("opt_out:iptc", "1,004 pairs were left out for it."),
+    ]
+
+
+def test_programs_are_told_how_pairs_were_found_and_dropped_and_what_is_not_known() -> None:
+    found = facts_of()
+    said = croissant(found)
+    assert said["conformsTo"] == ["http://mlcommons.org/croissant/1.1", "http://mlcommons.org/croissant/RAI/1.0"]
+    assert str(said["rai:dataCollection"]).startswith("Images and their alt-texts, of warc (web archives (WARC)). ")
+    assert said["rai:dataCollectionType"] == ["Web Scraping"]
+    assert said["rai:dataCollectionRawData"] == "1,234 candidates of warc (web archives (WARC))."
+    steps = said["rai:dataPreprocessingProtocol"]
+    assert "fetch: 1,239 pairs received, 1,234 kept; dropped: not_in_archive 5." in steps  # type: ignore[operator]
+    assert "judge: 1,234 pairs received, 1,234 kept." in steps  # type: ignore[operator]
+    for limit in said["rai:dataLimitations"]:  # type: ignore[attr-defined]
+        assert f"\n- {limit}\n" in readme_of(found)
+    in_hand = croissant(facts_of(input={"kind": "folder", "paths": ["a"]}))
+    assert in_hand["rai:dataCollectionType"] == ["Secondary Data analysis"]
+
+
+def test_programs_are_told_what_the_run_was_made_of_back_to_curations() -> None:
+    curated = croissant(facts_of())
+    source = {"@type": "prov:Entity", "prov:label": "warc (web archives (WARC))"}
+    assert curated["identifier"] == "ab" * 32
+    assert curated["prov:wasGeneratedBy"] == {"@type": "prov:Activity", "prov:label": "altalign curate"}
+    assert curated["prov:wasDerivedFrom"] == [source]
+    merged = {"operation": "merge", "parents": ["1", "2"], "before": [None, None]}
+    lineage = {"operation": "select", "settings": {"where": "words > 3"}, "parents": ["0"], "before": [merged]}
+    said = croissant(facts_of()._replace(lineage=lineage))
+    assert said["prov:wasGeneratedBy"] == {"@type": "prov:Activity", "prov:label": "altalign select"}
+    parent, of_input = said["prov:wasDerivedFrom"]  # type: ignore[misc]
+    assert of_input == source
+    assert (parent["identifier"], parent["prov:wasGeneratedBy"]["prov:label"]) == ("0", "altalign merge")
+    before = parent["prov:wasDerivedFrom"]
+    assert [each["identifier"] for each in before] == ["1", "2"]
+    assert all(each["prov:wasGeneratedBy"]["prov:label"] == "altalign curate" for each in before)
 
 
 def test_both_cards_say_how_many_captions_of_a_sample_have_personal_data() -> None:
