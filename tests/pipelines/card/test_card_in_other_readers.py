@@ -124,7 +124,7 @@ def test_croissant_is_valid_and_its_records_are_the_rows(runs: dict[bool, Path],
     assert sorted(found, key=lambda row: row["key"]) == sorted(rows_in(run / "shards"), key=lambda row: row["key"])
     metadata = mlcroissant.Dataset(str(run / "croissant.json")).metadata
     assert metadata.ctx.issues.errors == set()
-    assert metadata.ctx.conforms_to == mlcroissant.CroissantVersion.V_1_1
+    assert metadata.ctx.is_v1_1()
     assert (metadata.license, metadata.name) == (["CC-BY-4.0"], "Image-text pairs from pictures, words")
     card = json.loads((run / "croissant.json").read_text(encoding="utf-8"))
     assert metadata.data_collection == card["rai:dataCollection"]
@@ -147,7 +147,7 @@ def test_croissant_reads_statements_and_embeddings(tmp_path: Path) -> None:
     kind = pa.list_(pa.float32(), 2)
     keys, vectors = [row["key"] for _, row in pairs], [[number, 0.5] for number in range(len(pairs))]
     pq.write_table(pa.table({"key": keys, "e": pa.array(vectors, kind)}), tmp_path / "scores" / "e" / "00000.parquet")
-    score = Score("e", {"e": str(kind)}, {"kind": "embedding", "digest": "0"})
+    score = Score("", "e", {"kind": "embedding", "digest": "0", "columns": {"e": str(kind)}}, {})
     card = croissant(facts_of()._replace(scores=(score,)))
     (tmp_path / "croissant.json").write_text(json.dumps(card), encoding="utf-8")
     with chdir(tmp_path):
