@@ -9,6 +9,7 @@ from typing import Any, TypedDict
 import pyarrow as pa
 
 SCHEMA_VERSION = 4
+ROWS_VERSION = 3  # of what stages before `write` hand on and drop: the version above when that changed last
 RULES_VERSION = "7 (Unicode 16.0)"  # raised by whatever changes which samples survive, their order or their bytes
 
 # Statements of rights holders, as `filters.reservations.Said`. Null: nobody looked; empty: nothing was said.
