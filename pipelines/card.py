@@ -3,6 +3,7 @@
 import html
 import json
 import re
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -96,7 +97,7 @@ class CardFacts(NamedTuple):
         return self.config.card.name or f"Image-text pairs from {', '.join(map(shown, sources))}"
 
 
-def sources(config: CurateConfig) -> dict[str, list[str]]:
+def kinds_of_sources(config: CurateConfig) -> dict[str, list[str]]:
     """The kinds of input of each source, in words."""
     kinds = dict[str, list[str]]()
     for each in config.input:
@@ -221,7 +222,7 @@ def readme(facts: CardFacts) -> str:
         size_category=size_category(facts.summary["pairs"]),
         columns=SIDE_CAR,
         words_of_columns=COLUMNS,
-        sources=sources(config),
+        sources=kinds_of_sources(config),
         kept_by_source=last,
         kinds_of_scores={score.facts.get("kind") for score in facts.scores},
         origins_of_images=origins_of_images(config),
@@ -344,10 +345,12 @@ def _of_rights(facts: CardFacts) -> Iterator[Json]:
         yield {"@type": "DefinedTerm", "termCode": reason, **what}
 
 
-def _opt_outs(counts: Counts) -> dict[str, int]:
+def _opt_outs(counts: Counts) -> Counter[str]:
     """Pairs that were left out for what rights holders say, by reason."""
-    every = [item for stage in counts.stages_of_run() for item in counts.dropped(stage).items()]
-    return {reason: pairs for reason, pairs in every if reason.startswith("opt_out")}
+    found = Counter[str]()
+    for stage in counts.stages_of_run():
+        found.update({reason: n for reason, n in counts.dropped(stage).items() if reason.startswith("opt_out")})
+    return found
 
 
 def _provenance(facts: CardFacts) -> Json:
@@ -361,7 +364,8 @@ def _provenance(facts: CardFacts) -> Json:
     entity = {"@type": "prov:Entity"}
     found: Json = {"identifier": facts.digest, **of_run(lineage.from_facts(facts.digest, facts.lineage))}
     named = [
-        {**entity, "prov:label": f"{shown(name)} ({', '.join(kinds)})"} for name, kinds in sources(facts.config).items()
+        {**entity, "prov:label": f"{shown(name)} ({', '.join(kinds)})"}
+        for name, kinds in kinds_of_sources(facts.config).items()
     ]
     found["prov:wasDerivedFrom"] = [*cast(list[Json], found.get("prov:wasDerivedFrom", [])), *named]
     program = {"@type": "prov:SoftwareAgent", "prov:label": f"altalign, rules version {RULES_VERSION}"}
@@ -372,7 +376,7 @@ def _responsible(facts: CardFacts) -> Json:
     """What Croissant's vocabulary for responsible AI (RAI 1.0) asks, as far as counts and settings know it."""
     counts, config = facts.counts, facts.config
     stages = counts.stages_of_run()
-    named = "; ".join(f"{shown(name)} ({', '.join(kinds)})" for name, kinds in sources(config).items())
+    named = "; ".join(f"{shown(name)} ({', '.join(kinds)})" for name, kinds in kinds_of_sources(config).items())
     scraped = config.fetch.source == "web" or any(each.kind in ("warc", "wat") for each in config.input)
     steps = list[str]()
     for stage in stages:
@@ -410,7 +414,7 @@ def _parts(name: str, source: Mapping[str, object], kind: pa.DataType) -> Json:
             "@id": f"{name}/{part.name}",
             "name": part.name,
             **_type(str(part.type)),
-            "source": {**source, "transform": {"jsonPath": f"$['{part.name}']"}},  # mlcroissant has a word `where`
+            "source": {**source, "transform": {"jsonPath": f"$['{part.name}']"}},  # bare, `where` is an operator
         }
         for part in group
     ]
