@@ -89,7 +89,7 @@ def _shard(stem: Path, images: list[bytes], numbers: range, sources: int) -> dic
         ]
         writer.end()
     with stem.with_suffix(".parquet").open("wb") as file:
-        write_sidecar(rows, file)
+        write_sidecar(rows, file, f"{stem.name}.tar")
     sidecar = hashlib.sha256(stem.with_suffix(".parquet").read_bytes()).hexdigest()
     return {
         "name": f"{stem.name}.tar",

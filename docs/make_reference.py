@@ -62,7 +62,7 @@ GIVEN_BY = {
 
 # Schemas by the heading of their files, and the columns that another heading describes.
 SCHEMAS = {
-    "shards/NNNNN.parquet": ("SAMPLE", ()),
+    "shards/NNNNN.parquet": ("SIDE_CAR", ()),
     "dropped/STAGE/*.parquet": (
         "DROPPED",
         ("page_url", "source", "source_key", "extra", "words", "found_sha256"),
@@ -195,7 +195,8 @@ def schema_tables() -> dict[str, Table]:
     """The columns of a run's Parquet files: a table each, and one of all files of the audit."""
     found = {}
     for heading, (name, elsewhere) in SCHEMAS.items():
-        meanings = comments(schema, name)
+        lists = ("SAMPLE", "_PLACED") if name == "SIDE_CAR" else (name,)
+        meanings = {column: text for each in lists for column, text in comments(schema, each).items()}
         names = [column for column in getattr(schema, name).names if column not in elsewhere]
         found[heading] = [["Column", "Meaning"], *([f"`{column}`", meanings.get(column, "")] for column in names)]
     rows = []

@@ -2,17 +2,21 @@
 
 import html
 import json
+import re
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias, cast
+
+import pyarrow as pa
 
 from altalign import storage
-from altalign.data import listing
+from altalign.data import lineage, listing
 from altalign.data.counts import Counts
 from altalign.data.reasons import KEPT, PAPERS, REASONS, WORDS, DropReason
-from altalign.data.schema import RULES_VERSION, SAMPLE
+from altalign.data.schema import RULES_VERSION, SIDE_CAR
 from altalign.data.scores import Score
 from altalign.filters.personal import KINDS
 from altalign.filters.reservations.said import NOTATIONS
@@ -20,6 +24,8 @@ from altalign.rules.reason_words import of_own, of_select
 from altalign.rules.rule import value_of
 from altalign.settings.curate import CurateConfig
 from altalign.terminal import shown
+
+Json: TypeAlias = dict[str, object]
 
 # What a column of a side-car is, in the card's words.
 COLUMNS = {
@@ -41,6 +47,7 @@ COLUMNS = {
     "words": "Words of the caption",
     "tar_offset": "Where the image's bytes begin in the tar",
     "tar_bytes": "How many there are",
+    "image": "Where the image lies, as Parquet's type FILE has it",
 }
 
 _SIZES = ("1K", "10K", "100K", "1M", "10M", "100M", "1B", "10B", "100B", "1T")  # each ten times the one before
@@ -66,6 +73,7 @@ _KINDS = {
     "folder": "folders of images",
 }
 _STATED_AS_LIMITS = ("NSFW: off", "decontamination: off")  # these notes stand under Limits, in more words
+_OF_LIST = re.compile(r"^fixed_size_list<.*>\[(\d+)\]$")
 _TYPES = {"string": "sc:Text", "bool": "sc:Boolean", "float": "sc:Float", "double": "sc:Float"}
 
 
@@ -80,12 +88,48 @@ class CardFacts(NamedTuple):
     scores: Sequence[Score] = ()  # beside the shards
     is_grown: bool = False  # there are shards of several generations
     conditions: Mapping[str, str] = MappingProxyType({})  # of a selection, in words, by the reason of what fails
+    lineage: Mapping[str, Any] | None = None  # of the manifest; None of a curation
 
     @property
     def name(self) -> str:
         """Name of the data set; without control characters, whatever sources are called."""
         sources = list(dict.fromkeys(each.source for each in self.config.input))
         return self.config.card.name or f"Image-text pairs from {', '.join(map(shown, sources))}"
+
+
+def kinds_of_sources(config: CurateConfig) -> dict[str, list[str]]:
+    """The kinds of input of each source, in words."""
+    kinds = dict[str, list[str]]()
+    for each in config.input:
+        of_source = kinds.setdefault(each.source, [])
+        of_source += [_KINDS[each.kind]] if _KINDS[each.kind] not in of_source else []
+    return kinds
+
+
+def origins_of_images(config: CurateConfig) -> list[str]:
+    """Where images are from, in words."""
+    in_hand = config.fetch.source == "archive" or any(each.has_images for each in config.input)
+    return ["the inputs themselves"] * in_hand + ["the web (HTTP)"] * (config.fetch.source == "web")
+
+
+def limits(facts: CardFacts) -> Iterator[str]:
+    """What was not done, and what it means: sentences without markup."""
+    config, kinds_of_scores = facts.config, {score.facts.get("kind") for score in facts.scores}
+    unmeasured = "" if "similarity" in kinds_of_scores else ": no model has compared them with their images"
+    of_captions = f"Captions are alt-texts as people and programs wrote them{unmeasured}"
+    yield f"{of_captions}. They can be wrong, biased or offensive."
+    unseen = "" if facts.summary.get("personal_data") else ", e-mail addresses, phone numbers or street addresses"
+    yield f"Images and captions can show and name people. Nothing has looked for faces or names{unseen}."
+    of_pool = "Rules on shared texts, on images with many texts and on rare words hold within this pool"
+    yield f"{of_pool}: of another pool they would drop other pairs."
+    if config.dedup.within_pool == "off":
+        yield "Near-duplicates inside the data stay: one picture under two URLs is two images."
+    if not config.decontaminate.test_sets:
+        yield "No test set was kept out: results on public benchmarks may be of images that are in the data."
+    if not config.image.nsfw.model:
+        yield "No classifier has looked for pornographic images."
+    if not config.image.blocked_hashes:
+        yield "No block list of known illegal or unwanted images was held against it."
 
 
 def looked_for(config: CurateConfig) -> list[str]:
@@ -105,9 +149,7 @@ def notations_looked_for(config: CurateConfig) -> tuple[str, ...]:
 
 def reservations_in_words(facts: CardFacts) -> str:
     """What was looked for of what rights holders say, and what became of it: sentences without markup."""
-    left_out = 0
-    for stage in facts.counts.stages_of_run():
-        left_out += sum(n for reason, n in facts.counts.dropped(stage).items() if reason.startswith("opt_out"))
+    left_out = sum(_opt_outs(facts.counts).values())
     places, notations = ", ".join(looked_for(facts.config)), ", ".join(notations_looked_for(facts.config))
     return (
         f"What rights holders say ({notations}) was looked for in {places}. Pairs left out for it: {left_out:,} "
@@ -165,11 +207,6 @@ def readme(facts: CardFacts) -> str:
 
     config, counts = facts.config, facts.counts
     stages = counts.stages_of_run()
-    kinds = dict[str, list[str]]()  # of each source, in words
-    for each in config.input:
-        of_source = kinds.setdefault(each.source, [])
-        of_source += [_KINDS[each.kind]] if _KINDS[each.kind] not in of_source else []
-    in_hand = config.fetch.source == "archive" or any(each.has_images for each in config.input)
     honoured = {"reservations": config.fetch.purpose != "keep all", "robots.txt": config.fetch.honour_robots}
     last = {source: n for stage, source, reason, n in counts.to_json() if (stage, reason) == (stages[-1].value, KEPT)}
     personal = facts.summary.get("personal_data")
@@ -183,12 +220,12 @@ def readme(facts: CardFacts) -> str:
         licence=hub_licence(config.card.licence),
         languages=list(dict.fromkeys(tag.partition("-")[0] for tag in config.card.languages)),
         size_category=size_category(facts.summary["pairs"]),
-        columns=SAMPLE,
+        columns=SIDE_CAR,
         words_of_columns=COLUMNS,
-        sources=kinds,
+        sources=kinds_of_sources(config),
         kept_by_source=last,
         kinds_of_scores={score.facts.get("kind") for score in facts.scores},
-        origins_of_images=["the inputs themselves"] * in_hand + ["the web (HTTP)"] * (config.fetch.source == "web"),
+        origins_of_images=origins_of_images(config),
         reservations=reservations_in_words(facts),
         honoured=[name for name, is_on in honoured.items() if is_on],
         rules_version=RULES_VERSION,
@@ -197,6 +234,7 @@ def readme(facts: CardFacts) -> str:
         kinds_of_personal=KINDS,
         stages=counts.summary(stages),
         rules=list(_rules(facts)),
+        limits=list(limits(facts)),
         notes=[note for note in facts.notes if not note.startswith(_STATED_AS_LIMITS)],
         list_of_files=listing.FILE,
     )
@@ -252,11 +290,11 @@ def _number(value: float | str | None) -> str:
     return "no number" if value is None else f"{value:,}" if isinstance(value, int) else f"{value:g}"
 
 
-# For programs: croissant.json, as Croissant 1.0 has it ----------------------------------------------------------------
+# For programs: croissant.json, as Croissant 1.1 has it ----------------------------------------------------------------
 
 
-def croissant(facts: CardFacts) -> dict[str, object]:
-    """The card for programs, as Croissant 1.0 has it."""
+def croissant(facts: CardFacts) -> Json:
+    """The card for programs, as Croissant 1.1 has it."""
     card, pairs = facts.config.card, facts.summary["pairs"]
     description = (
         f"{pairs:,} pairs of an image and its alt-text, of {facts.summary['images']:,} distinct images, "
@@ -264,7 +302,9 @@ def croissant(facts: CardFacts) -> dict[str, object]:
         "(WebDataset). README.md says how it was made."
     )
     files = {"side-cars": "shards/*.parquet", "tars": "shards/*.tar"}
-    columns = {field.name: (str(field.type), COLUMNS[field.name]) for field in SAMPLE}
+    columns: dict[str, tuple[str | pa.DataType, str]] = {
+        field.name: (field.type, COLUMNS[field.name]) for field in SIDE_CAR
+    }
     records = [_records("pairs", "side-cars", columns)]
     for score in facts.scores:
         files[f"scores-{score.name}"] = f"scores/{score.name}/[0-9]*.parquet"
@@ -285,9 +325,10 @@ def croissant(facts: CardFacts) -> dict[str, object]:
         "@type": "sc:Dataset",
         "name": facts.name,
         "description": description,
-        "conformsTo": ["http://mlcommons.org/croissant/1.0", "http://mlcommons.org/croissant/RAI/1.0"],
-        "rai:dataCollection": reservations_in_words(facts),
-        **({"rai:personalSensitiveInformation": [personal]} if (personal := personal_in_words(facts)) else {}),
+        "conformsTo": ["http://mlcommons.org/croissant/1.1", "http://mlcommons.org/croissant/RAI/1.0"],
+        **_provenance(facts),
+        "usageInfo": list(_of_rights(facts)),
+        **_responsible(facts),
         **({"license": card.licence} if card.licence else {}),
         **({"inLanguage": card.languages} if card.languages else {}),
         "distribution": sets if pairs else [],
@@ -295,27 +336,100 @@ def croissant(facts: CardFacts) -> dict[str, object]:
     }
 
 
-def _type(kind: str) -> dict[str, object]:
+def _of_rights(facts: CardFacts) -> Iterator[Json]:
+    """What is known of the use that rights holders want; altalign has no permission to give, so there is no offer."""
+    head = {"@type": "DefinedTerm", "termCode": facts.config.fetch.purpose, "name": "Purpose of the curation"}
+    yield {**head, "description": f"{reservations_in_words(facts)} Nothing said is no permission."}
+    for reason, pairs in _opt_outs(facts.counts).items():
+        what = {"name": "Reservation that was respected", "description": f"{pairs:,} pairs were left out for it."}
+        yield {"@type": "DefinedTerm", "termCode": reason, **what}
+
+
+def _opt_outs(counts: Counts) -> Counter[str]:
+    """Pairs that were left out for what rights holders say, by reason."""
+    found = Counter[str]()
+    for stage in counts.stages_of_run():
+        found.update({reason: n for reason, n in counts.dropped(stage).items() if reason.startswith("opt_out")})
+    return found
+
+
+def _provenance(facts: CardFacts) -> Json:
+    """What a run was made of and how, as PROV has it: the runs before it, back to curations, and its sources."""
+
+    def of_run(made: lineage.Made) -> Json:
+        before = [{**entity, "identifier": each.number, **of_run(each)} for each in made.parents]
+        activity = {"@type": "prov:Activity", "prov:label": f"altalign {made.operation}"}
+        return {"prov:wasGeneratedBy": activity, **({"prov:wasDerivedFrom": before} if before else {})}
+
+    entity = {"@type": "prov:Entity"}
+    found: Json = {"identifier": facts.digest, **of_run(lineage.from_facts(facts.digest, facts.lineage))}
+    named = [
+        {**entity, "prov:label": f"{shown(name)} ({', '.join(kinds)})"}
+        for name, kinds in kinds_of_sources(facts.config).items()
+    ]
+    found["prov:wasDerivedFrom"] = [*cast(list[Json], found.get("prov:wasDerivedFrom", [])), *named]
+    program = {"@type": "prov:SoftwareAgent", "prov:label": f"altalign, rules version {RULES_VERSION}"}
+    return {**found, "prov:wasAttributedTo": program}
+
+
+def _responsible(facts: CardFacts) -> Json:
+    """What Croissant's vocabulary for responsible AI (RAI 1.0) asks, as far as counts and settings know it."""
+    counts, config = facts.counts, facts.config
+    stages = counts.stages_of_run()
+    named = "; ".join(f"{shown(name)} ({', '.join(kinds)})" for name, kinds in kinds_of_sources(config).items())
+    scraped = config.fetch.source == "web" or any(each.kind in ("warc", "wat") for each in config.input)
+    steps = list[str]()
+    for stage in stages:
+        reasons = ", ".join(f"{shown(reason)} {pairs:,}" for reason, pairs in counts.dropped(stage).items())
+        received, kept = counts.received(stage), counts.kept(stage)
+        steps.append(f"{stage.value}: {received:,} pairs received, {kept:,} kept{reasons and f'; dropped: {reasons}'}.")
+    personal = personal_in_words(facts)
+    return {
+        "rai:dataCollection": (
+            f"Images and their alt-texts, of {named}. Images are from {' and '.join(origins_of_images(config))}. "
+            f"{reservations_in_words(facts)}"
+        ),
+        "rai:dataCollectionType": ["Web Scraping" if scraped else "Secondary Data analysis"],
+        "rai:dataCollectionRawData": f"{counts.received(stages[0]):,} candidates of {named}.",
+        "rai:dataPreprocessingProtocol": steps,
+        "rai:dataLimitations": list(limits(facts)),
+        **({"rai:personalSensitiveInformation": [personal]} if personal else {}),
+    }
+
+
+def _type(kind: str) -> Json:
     """What Croissant calls a column's Arrow type; a list is an embedding."""
-    if kind.startswith("fixed_size_list"):
-        return {"dataType": "sc:Float", "repeated": True}
-    if kind.startswith("list"):  # of statements
-        return {"dataType": "sc:Text", "repeated": True}
+    if size := _OF_LIST.search(kind):
+        return {"dataType": "sc:Float", "isArray": True, "arrayShape": size[1]}
     return {"dataType": _TYPES.get(kind, "sc:Integer")}
 
 
-def _records(name: str, files: str, columns: Mapping[str, tuple[str, str]], **about: str) -> dict[str, object]:
-    """The rows of a set of files; each column with its Arrow type and its description."""
+def _parts(name: str, source: Mapping[str, object], kind: pa.DataType) -> Json:
+    """What Croissant says of a column of groups, or of lists of groups: a field for each part of a group."""
+    is_list = pa.types.is_list(kind)
+    group: Any = kind.value_type if isinstance(kind, pa.ListType) else kind
     fields = [
         {
             "@type": "cr:Field",
-            "@id": f"{name}/{column}",
-            "name": column,
-            "description": description,
-            **_type(kind),
-            "source": {"fileSet": {"@id": files}, "extract": {"column": column}},
+            "@id": f"{name}/{part.name}",
+            "name": part.name,
+            **_type(str(part.type)),
+            "source": {**source, "transform": {"jsonPath": f"$['{part.name}']"}},  # bare, `where` is an operator
         }
-        for column, (kind, description) in columns.items()
+        for part in group
     ]
+    return {**({"isArray": True} if is_list else {}), "subField": fields}
+
+
+def _records(name: str, files: str, columns: Mapping[str, tuple[str | pa.DataType, str]], **about: str) -> Json:
+    """The rows of a set of files; each column with its Arrow type and its description."""
+    fields = list[Json]()
+    for column, (kind, description) in columns.items():
+        source = {"fileSet": {"@id": files}, "extract": {"column": column}}
+        field: Json = {"@type": "cr:Field", "@id": f"{name}/{column}", "name": column, "description": description}
+        if isinstance(kind, pa.DataType) and kind.num_fields:
+            fields.append({**field, **_parts(f"{name}/{column}", source, kind)})
+        else:
+            fields.append({**field, **_type(str(kind)), "source": source})
     head = {"@type": "cr:RecordSet", "@id": name, "name": name, **about}
     return {**head, "key": {"@id": f"{name}/key"}, "field": fields}

@@ -34,15 +34,16 @@ def of_run(folder: str) -> Made:
     manifest = storage.read_sealed(storage.join(folder, "manifest.json"))
     if not manifest:
         raise UsageError(f"{folder}: no finished run (it has no manifest.json); give the folder of a run")
-    return _made(str(manifest.get("files", {}).get("sha256", "")), manifest.get("lineage"))
+    return from_facts(str(manifest.get("files", {}).get("sha256", "")), manifest.get("lineage"))
 
 
-def _made(number: str, facts: Mapping[str, Any] | None) -> Made:
+def from_facts(number: str, facts: Mapping[str, Any] | None) -> Made:
+    """The lineage of a run of this number, of what its manifest says of it (None: of nothing, it was curated)."""
     if facts is None:
         return Made(number, "curate", {})
     numbers = facts.get("parents", [])
     before = facts.get("before") or [None] * len(numbers)
-    parents = tuple(_made(parent, lineage) for parent, lineage in zip(numbers, before, strict=True))
+    parents = tuple(from_facts(parent, lineage) for parent, lineage in zip(numbers, before, strict=True))
     return Made(number, str(facts.get("operation", "")), facts.get("settings", {}), parents)
 
 

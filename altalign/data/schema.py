@@ -8,7 +8,8 @@ from typing import Any, TypedDict
 
 import pyarrow as pa
 
-SCHEMA_VERSION = 3
+SCHEMA_VERSION = 4
+ROWS_VERSION = 3  # of what stages before `write` hand on and drop: the version above when that changed last
 RULES_VERSION = "7 (Unicode 16.0)"  # raised by whatever changes which samples survive, their order or their bytes
 
 # Statements of rights holders, as `filters.reservations.Said`. Null: nobody looked; empty: nothing was said.
@@ -98,7 +99,7 @@ DROPPED = pa.schema(
 
 SampleRow = dict[str, Any]  # of `SAMPLE`, in Python
 
-# The side-car of a shard: one row a sample, in the order of the tar.
+# A sample: its row in KEY.json, and in the side-car.
 SAMPLE = pa.schema(
     [
         ("key", pa.string()),  # Name of the members in the tar.
@@ -126,6 +127,27 @@ SAMPLE = pa.schema(
         ("tar_bytes", pa.int64()),  # Their number.
     ]
 )
+
+# The group that Parquet annotates as FILE (LogicalTypes.md after 2.13.0); `inline` is left out.
+_FILE = pa.struct(
+    [
+        ("uri", pa.string()),
+        ("offset", pa.int64()),
+        ("size", pa.int64()),
+        ("content_type", pa.string()),
+        ("checksum", pa.string()),
+    ]
+)
+
+# The side-car of a shard: one row a sample, in the order of the tar.
+_PLACED = pa.schema(
+    [
+        # Where the image lies, once more, as Parquet's type FILE has it: `uri` (the tar, from the side-car on),
+        # `offset`, `size`, `content_type`, `checksum` (`SHA-256:` and hex). Not in KEY.json.
+        ("image", _FILE),
+    ]
+)
+SIDE_CAR = pa.unify_schemas([SAMPLE, _PLACED])
 
 # The clusters of a shard's images, by `altalign score --clusters`: one row a sample, in the order of the tar.
 CLUSTER = pa.schema(

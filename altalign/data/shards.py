@@ -1,7 +1,7 @@
 """The shard format: a tar of samples and its Parquet side-car, written and read without Beam or torch.
 
 A sample is three members in this order: KEY.<image's extension>, KEY.txt (the caption, UTF-8, no newline at the end)
-and KEY.json (the side-car's row as one line of UTF-8 JSON, keys in the order of `SAMPLE`, no newline). A URL that is
+and KEY.json (the row of `SAMPLE` as one line of UTF-8 JSON, keys in its order, no newline). A URL that is
 null is "" in the JSON: Hugging Face `datasets` takes a key's type from the first five samples, and fails, or changes
 values, where a later one has another. So is a null `source_key`; and `extra` is text here too, for its keys and types
 may differ from pair to pair. `preferences` are the text of a JSON list, for the same reason.
@@ -19,9 +19,10 @@ from hashlib import sha256
 from typing import Any, BinaryIO
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from altalign.data.schema import SAMPLE, SampleRow
+from altalign.data.schema import SAMPLE, SIDE_CAR, SampleRow
 
 # The extension of each image format. JPEG is jpg, which every reader knows (open_clip reads jpg, png, jpeg and webp).
 EXTENSIONS: Mapping[str, str] = {
@@ -133,14 +134,23 @@ class ShardWriter:
 
 
 def table_of(rows: Iterable[Mapping[str, object]]) -> pa.Table:
-    """The side-car of a shard: the rows that `ShardWriter.write` returned, in their order."""
+    """The samples of a shard: the rows that `ShardWriter.write` returned, in their order."""
     return pa.Table.from_pylist([dict(row) for row in rows], SAMPLE)
 
 
-def write_sidecar(rows: Iterable[Mapping[str, object]] | pa.Table, file: BinaryIO) -> None:
-    """Write the side-car of a shard in Parquet (zstd), from its rows or as `table_of` makes it."""
-    table = rows if isinstance(rows, pa.Table) else table_of(rows)
-    pq.write_table(table, file, compression="zstd", compression_level=3)
+def sidecar_of(samples: pa.Table, tar: str) -> pa.Table:
+    """The side-car of a tar of this name, which lies beside it: a table of `SIDE_CAR`, of one of `SAMPLE`."""
+    joined: Any = pc.binary_join_element_wise
+    media_types, checksums = joined("image/", samples["format"], ""), joined("SHA-256:", samples["sha256"], "")
+    parts: list[Any] = [tar, samples["tar_offset"], samples["tar_bytes"], media_types, checksums]
+    kind = SIDE_CAR.field("image")
+    return samples.append_column(kind, pc.make_struct(*parts, field_names=[part.name for part in kind.type]))
+
+
+def write_sidecar(rows: Iterable[Mapping[str, object]] | pa.Table, file: BinaryIO, tar: str) -> None:
+    """Write the side-car of a tar of this name in Parquet (zstd), from its rows or as `table_of` makes it."""
+    samples = rows if isinstance(rows, pa.Table) else table_of(rows)
+    pq.write_table(sidecar_of(samples, tar), file, compression="zstd", compression_level=3)
 
 
 def pair_range(tar_offset: int, tar_bytes: int, caption_bytes: int) -> tuple[int, int]:

@@ -128,7 +128,8 @@ def check(path: str) -> None:
     except AltalignError as error:
         raise UsageError(f"{path}: {str(error).removeprefix(f'{path}: ')}") from None
     except (ValueError, NotImplementedError):  # the client's words for what is no path
-        raise UsageError(f"{path}: no path on the Hub; give hf://datasets/OWNER/NAME/FILE") from None
+        known = "hf://datasets/OWNER/NAME/FILE or hf://buckets/OWNER/NAME/FILE"
+        raise UsageError(f"{path}: no path on the Hub; give {known}") from None
 
 
 def kind(path: str) -> Literal["file", "folder", "missing"]:

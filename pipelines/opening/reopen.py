@@ -12,7 +12,7 @@ from typing import NamedTuple, cast
 
 from altalign import __version__, storage, terminal
 from altalign.data import lineage
-from altalign.data.schema import RULES_VERSION, SCHEMA_VERSION
+from altalign.data.schema import ROWS_VERSION, RULES_VERSION, SCHEMA_VERSION
 from altalign.data.stages import OF_FETCHED, OUTPUTS, REMOVED_FILE, STAGES, RunRecord, StageRecord, damaged
 from altalign.errors import AltalignError, UsageError
 from altalign.filters.reservations import product_token
@@ -43,8 +43,9 @@ class Grounds(NamedTuple):
 def grounds_of(config: CurateConfig, files: Sequence[InputFile], modules: Sequence[Module] = ()) -> dict[str, Grounds]:
     """The grounds of every stage, in the order of stages."""
     reads: dict[str, dict[str, object]] = {stage: {} for stage in STAGES}
-    versions = {"schema_version": SCHEMA_VERSION, "rules_version": RULES_VERSION, "work_version": units.WORK_VERSION}
+    versions = {"schema_version": ROWS_VERSION, "rules_version": RULES_VERSION, "work_version": units.WORK_VERSION}
     reads["extract"] |= versions
+    reads["write"]["schema_version"] = SCHEMA_VERSION
     for name, value in flatten(config.model_dump(mode="json")):
         if (stage := stage_of(CurateConfig, name)) is not None:
             reads[stage if stage in STAGES else "write"][name] = value

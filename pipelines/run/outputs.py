@@ -144,7 +144,9 @@ def write_manifest(
     list_of_files = listing.to_bytes(files)
     number = hashlib.sha256(list_of_files).hexdigest()
     conditions = where.of_reasons(more.get("lineage"))
-    facts = facts._replace(digest=number, is_grown=generations.ENTRY in more, conditions=conditions)
+    facts = facts._replace(
+        digest=number, is_grown=generations.ENTRY in more, conditions=conditions, lineage=more.get("lineage")
+    )
     with storage.noted() as of_card:
         storage.write_bytes(run.path(listing.FILE), list_of_files)
         card = dataset_card.write(run.folder, facts)

@@ -78,7 +78,7 @@ def write_files(folder: str, name: str, fill: Callable[[ShardWriter], pa.Table])
         shard.end()
     with storage.write(parquet_path, written=lambda: sidecar.written) as file:
         sidecar = storage.Hashed(file)
-        write_sidecar(rows, cast(BinaryIO, sidecar))
+        write_sidecar(rows, cast(BinaryIO, sidecar), f"{name}.tar")
     images = parquet.strings(rows, "image_id")
     return ShardFacts(
         rows=len(rows),

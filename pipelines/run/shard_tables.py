@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from altalign.data.schema import COUNTS, SAMPLE
+from altalign.data.schema import COUNTS, SIDE_CAR
 from altalign.pipelines.run.image_tables import ChosenFacts
 from altalign.pipelines.run.units import Marks, Table, Unit
 from altalign.storage import Written
@@ -51,7 +51,7 @@ VALUES = Marks("select/values", CountedFacts)
 STEPS = (WRITTEN, CONCEPTS, VALUES, CHOSEN)
 
 SHARDS = Table("shards/*.tar", "of each pair KEY.jpg (or another image), KEY.txt and KEY.json")
-SIDE_CARS = Table("shards/*.parquet", "the same pairs without images", SAMPLE)
+SIDE_CARS = Table("shards/*.parquet", "the same pairs without images", SIDE_CAR)
 COUNTS_OF_RUN = Table("counts.parquet", "rows by stage, source and reason", COUNTS)
 SUMMARY = Table("summary.json", "the same in short")
 LIST_OF_FILES = Table("files.jsonl", "size and digest of each file of the run")

@@ -92,7 +92,8 @@ def test_samples_are_those_of_the_side_cars_in_their_order_with_the_name_of_the_
     paths = sorted(Path("run/shards").glob("*.parquet"))
     assert len(paths) > 1
     rows = finished.samples().to_table()
-    assert rows.drop_columns("shard").equals(pa.concat_tables(map(pq.read_table, paths)).combine_chunks())
+    side_cars = pa.concat_tables(map(pq.read_table, paths)).drop_columns("image")  # `shard` and the places say it
+    assert rows.drop_columns("shard").equals(side_cars.combine_chunks())
     assert rows["shard"].to_pylist() == [f"{p.stem}.tar" for p in paths for _ in range(pq.read_metadata(p).num_rows)]
     assert finished.samples().schema.names == [*SAMPLE.names, "shard"]
 

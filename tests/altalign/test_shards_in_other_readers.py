@@ -9,12 +9,18 @@ from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.fs
+import pyarrow.parquet as pq
 import pytest
 from PIL import Image
 
 from altalign.data import extras
 from altalign.data.key import image_id, sample_key
-from altalign.data.shards import EXTENSIONS, ShardWriter
+from altalign.data.shards import EXTENSIONS, ShardWriter, write_sidecar
+from tests.docs.blocks import ROOT, blocks
+
+GUIDE = ROOT / "docs" / "guides" / "read-the-shards.md"
 
 CAPTIONS = [
     "a red kite over the hill",
@@ -131,6 +137,53 @@ def test_hugging_face_datasets_reads_every_sample(
         assert sample["txt"] == row["caption"]
         assert sample["json"] == in_json(row)
         assert sample["jpg"].size == (40, 30)
+
+
+@pytest.mark.filterwarnings("ignore")  # of its dependencies, of any kind
+@pytest.mark.parametrize("reading", ["streamed", "copied"])
+def test_hugging_face_datasets_reads_images_of_several_kinds_by_the_features_of_the_guide(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, reading: str
+) -> None:
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    datasets = pytest.importorskip("datasets", reason="Hugging Face datasets is not installed: uv sync --group readers")
+    pairs = write_shard(tmp_path / "00000.tar", sorted(EXTENSIONS), EXTRAS[-1])
+    with (tmp_path / "00000.parquet").open("wb") as file:
+        write_sidecar([row for _, row in pairs], file, "00000.tar")
+    wanted: dict[str, Any] = {
+        "data_files": {"train": str(tmp_path / "00000.tar")},
+        "split": "train",
+        "streaming": reading == "streamed",
+        "cache_dir": str(tmp_path / "cache"),
+    }
+    with pytest.raises(ValueError, match="don't share the same prefix or the same types"):
+        datasets.load_dataset("webdataset", **wanted)  # whose first samples say what all of them have
+    (block,) = [each for each in blocks(GUIDE) if "features = " in each.text]
+    left: dict[str, Any] = {}
+    text = block.text.partition("rows = ")[0].replace("runs/demo/shards/", f"{tmp_path}/")
+    exec(text, left)
+    found = list(datasets.load_dataset("webdataset", features=left["features"], **wanted))
+    for (_, row), sample in zip(pairs, found, strict=True):
+        there = [name for name in EXTENSIONS.values() if sample[name] is not None]
+        assert there == [EXTENSIONS[row["format"]]]
+        assert sample[there[0]].size == (40, 30)
+        assert (sample["txt"], sample["json"]) == (row["caption"], in_json(row))
+
+
+@pytest.mark.parametrize("formats", [["jpeg"], sorted(EXTENSIONS)], ids=["portable", "as found"])
+def test_arrow_finds_every_image_where_the_column_of_files_says(tmp_path: Path, formats: list[str]) -> None:
+    pairs = write_shard(tmp_path / "00000.tar", formats)
+    with (tmp_path / "00000.parquet").open("wb") as file:
+        write_sidecar([row for _, row in pairs], file, "00000.tar")
+    system = pa.fs.SubTreeFileSystem(str(tmp_path), pa.fs.LocalFileSystem())
+    for (image, row), found in zip(
+        pairs, pq.read_table("00000.parquet", filesystem=system)["image"].to_pylist(), strict=True
+    ):
+        with system.open_input_file(found["uri"]) as tar:
+            data = tar.read_at(found["size"], found["offset"])
+        algorithm, digest = found["checksum"].split(":")
+        assert data == image
+        assert (algorithm, digest) == ("SHA-256", hashlib.sha256(data).hexdigest())
+        assert Image.open(io.BytesIO(data)).get_format_mimetype() == found["content_type"] == f"image/{row['format']}"
 
 
 @pytest.mark.filterwarnings("ignore")  # of its dependencies, of any kind

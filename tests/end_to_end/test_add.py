@@ -59,7 +59,7 @@ def config(run: str, inputs: list[str], changes: dict[str, str] | None = None) -
 def by_key(run: str) -> dict[str, dict[str, Any]]:
     """The samples of a run in the order of (image_id, key), without their places in tars."""
     rows = sorted(rows_of(Path(run)), key=lambda row: (row["image_id"], row["key"]))
-    return {row["key"]: {**row, "tar_offset": None} for row in rows}
+    return {row["key"]: {**row, "tar_offset": None, "image": None} for row in rows}
 
 
 @pytest.fixture(scope="module")

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from altalign.cli import main
-from tests.object_stores.web import HUB, Web, serving
+from tests.object_stores.web import BUCKET, HUB, Web, serving
 from tests.support.curations import fails, tree, write_input
 
 pytestmark = pytest.mark.runs
@@ -25,9 +25,9 @@ def web(folder: Path, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pyt
 
 
 def on_the_web(web: Web) -> None:
-    """The same config with tables of images on the Hub, a table of text on a web server, and tests on the Hub."""
+    """The same config with tables of images in a bucket of the Hub, one of text on a web server, tests on the Hub."""
     config = Path("config.toml")
-    text = config.read_text(encoding="utf-8").replace("input/*.parquet", f"{HUB}/input/*.parquet")
+    text = config.read_text(encoding="utf-8").replace("input/*.parquet", f"{BUCKET}/input/*.parquet")
     text = text.replace("text/*.csv", web.url("text/some.csv?download=true")).replace('["tests"]', f'["{HUB}/tests"]')
     config.write_text(text, encoding="utf-8")
 

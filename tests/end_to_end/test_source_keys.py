@@ -176,7 +176,7 @@ def grown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def by_key(run: Path) -> dict[str, dict[str, Any]]:
-    return {row["key"]: {**row, "tar_offset": 0, "tar_bytes": 0} for row in rows_of(run)}
+    return {row["key"]: {**row, "tar_offset": 0, "tar_bytes": 0, "image": None} for row in rows_of(run)}
 
 
 @pytest.mark.parametrize("is_cleaned", [False, True])

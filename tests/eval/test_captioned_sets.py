@@ -268,7 +268,7 @@ def run(folder: Path, of_shards: Sequence[Sequence[tuple[bytes, str]]]) -> str:
             rows = [writer.write(image, row(image, caption)) for image, caption in samples]
             writer.end()
         with path.with_suffix(".parquet").open("wb") as file:
-            shards.write_sidecar(rows, file)
+            shards.write_sidecar(rows, file, path.name)
     names = [{"name": f"{number:05}.tar"} for number in range(len(of_shards))]
     (folder / "manifest.json").write_text(json.dumps({"shards": names}))
     return str(folder)

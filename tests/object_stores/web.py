@@ -14,8 +14,12 @@ from urllib.parse import unquote, urlsplit
 
 _RANGE = re.compile(r"bytes=(\d+)-(\d*)")
 _TREE = re.compile(r"/api/datasets/some/pairs/(?:tree|paths-info)/main/?(.*)")
+_BUCKET = re.compile(r"/api/buckets/some/pairs/tree/?(.*)")
+_OF_HUB = re.compile(r"^/(?:datasets/some/pairs/resolve/main|buckets/some/pairs/resolve)/|^/")
+_TIME = "2026-02-06T17:37:57.000Z"
 _JSON = {"Content-Type": "application/json"}
 HUB = "hf://datasets/some/pairs"
+BUCKET = "hf://buckets/some/pairs"
 
 
 @dataclass
@@ -58,7 +62,7 @@ class _Handler(BaseHTTPRequestHandler):
         elif path.startswith("/api/"):
             self._of_hub(path)
         else:
-            self._file(web.folder / re.sub(r"^/datasets/some/pairs/resolve/main/|^/", "", path))
+            self._file(web.folder / _OF_HUB.sub("", path))
 
     def _file(self, path: Path) -> None:
         if not path.is_file():
@@ -74,7 +78,12 @@ class _Handler(BaseHTTPRequestHandler):
         self._answer(206, data[begin : end + 1], {**version, "Content-Range": f"bytes {begin}-{end}/{len(data)}"})
 
     def _of_hub(self, path: str) -> None:
-        if (tree := _TREE.match(path)) is not None:
+        if (bucket := _BUCKET.match(path)) is not None:
+            self._answer(200, json.dumps(self._of_bucket(bucket[1])).encode(), _JSON)
+        elif path == "/api/buckets/some/pairs":
+            told = {"id": "some/pairs", "private": False, "createdAt": _TIME, "size": 0, "totalFiles": 0}
+            self._answer(200, json.dumps(told).encode(), _JSON)
+        elif (tree := _TREE.match(path)) is not None:
             folder = self.web.folder / tree[1]
             if not folder.is_dir():
                 self._answer(404, b"{}", {"X-Error-Code": "EntryNotFound"})
@@ -86,6 +95,24 @@ class _Handler(BaseHTTPRequestHandler):
             self._answer(200, json.dumps(told).encode(), _JSON)
         else:
             self._answer(401, b"{}", {"X-Error-Code": "RepoNotFound"})
+
+    def _of_bucket(self, prefix: str) -> list[dict[str, object]]:
+        """What a bucket has of names that begin so: every file, or of what lies deeper the folders alone."""
+        files = [path for path in sorted(self.web.folder.rglob("*")) if path.is_file()]
+        names = {str(path.relative_to(self.web.folder)): path for path in files}
+        found = dict[str, dict[str, object]]()
+        for name, path in names.items():
+            if not name.startswith(prefix):
+                continue
+            folder, is_deeper, _ = name.removeprefix(f"{prefix}/").partition("/")
+            if is_deeper and "recursive=true" not in self.path:
+                folder = f"{prefix}/{folder}" if name.startswith(f"{prefix}/") else folder
+                found[folder] = {"type": "directory", "path": folder, "uploadedAt": _TIME}
+            else:
+                data = path.read_bytes()
+                digest = hashlib.sha256(data).hexdigest()
+                found[name] = {"type": "file", "path": name, "size": len(data), "xetHash": digest, "mtime": _TIME}
+        return list(found.values())
 
     def _entry(self, path: Path) -> dict[str, object]:
         name = str(path.relative_to(self.web.folder))

@@ -59,7 +59,7 @@ def edit_shard(run: Path, name: str, edit: Callable[[list[shards.Sample]], list[
         rows = [writer.write(sample.image, sample.row) for sample in found]
         writer.end()
     with path.with_suffix(".parquet").open("wb") as file:
-        shards.write_sidecar(rows, file)
+        shards.write_sidecar(rows, file, path.name)
 
 
 def seal(run: Path) -> None:

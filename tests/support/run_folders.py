@@ -97,7 +97,7 @@ def _write_shard(stem: Path, of: Sequence[Pair]) -> dict[str, Any]:
         rows = [writer.write(pair.image, _row(pair)) for pair in of]
         writer.end()
     with stem.with_suffix(".parquet").open("wb") as file:
-        write_sidecar(rows, file)
+        write_sidecar(rows, file, f"{stem.name}.tar")
     sidecar = hashlib.sha256(stem.with_suffix(".parquet").read_bytes()).hexdigest()
     return {
         "name": f"{stem.name}.tar",

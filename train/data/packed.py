@@ -27,6 +27,7 @@ from altalign.train.settings.training import DataSettings, TrainConfig
 CLASSES = "classes.json"
 
 _MARK = "packed.json"
+_AS_NOW = {"schema_version": SCHEMA_VERSION}  # with another one it is packed again
 _PAIRS = 10_000  # of a shard
 
 _Say = Callable[[str], None]
@@ -79,7 +80,7 @@ def pack(folder: str, chosen: DataSettings, say: _Say) -> str:
             raise UsageError(f"[data] files: nothing is at {pattern!r}; give paths or globs of files")
         files += paths
     columns: dict[str, Any] = {"image_column": chosen.image_column, "caption_column": chosen.caption_column}
-    source: dict[str, Any] = {"files": {path: asdict(storage.stamp(path)) for path in files}, **columns}
+    source: dict[str, Any] = {**_AS_NOW, "files": {path: asdict(storage.stamp(path)) for path in files}, **columns}
     if index.read_mark(storage.join(folder, _MARK)).get("asked") != source:
         number = len(source["files"])
         say(f"packing {number:,} tars and tables; they have no lineage: what was dropped before them is not known")
@@ -100,7 +101,7 @@ def pack_classes(folder: str, config: TrainConfig, say: _Say) -> str:
     It is done again where the settings say something else; where files have changed, delete the folder.
     """
     chosen, column = config.classification, config.data.image_column
-    source = {"classes": chosen.train, "image_column": column, "label_column": chosen.label_column}
+    source = {**_AS_NOW, "classes": chosen.train, "image_column": column, "label_column": chosen.label_column}
     source |= {"names": chosen.classes} if chosen.classes else {}
     if index.read_mark(storage.join(folder, _MARK)).get("asked") != source:
         say(f"packing the images of {chosen.train}")
@@ -135,7 +136,7 @@ def _write(
             rows = [writer.write(*pair) for pair in chain(first, islice(pairs, _PAIRS - 1))]
             writer.end()
         with storage.write(f"{stem}.parquet") as file:
-            write_sidecar(rows, file)
+            write_sidecar(rows, file, f"{len(shards):05}.tar")
         of_sidecar = sha256(storage.read_bytes(f"{stem}.parquet")).hexdigest()
         facts = {"rows": len(rows), "bytes": writer.bytes, "sha256": writer.sha256, "parquet_sha256": of_sidecar}
         shards.append({"name": f"{len(shards):05}.tar", **facts})

@@ -63,6 +63,7 @@ ABOUT = {
     "digests": ("file(s) by SHA-256", _ANEW),
     "shard_sizes": ("shard(s) with exactly samples_per_shard samples, except the last, and what was taken out", _ANEW),
     "side_cars": ("side-car(s) with all columns, and text in UTF-8", _ANEW),
+    "image_files": ("row(s) whose column image says what the others say of its place, form and bytes", _ANEW),
     "tars": ("tar(s) read from first byte to last", _ANEW),
     "members": ("sample(s): image, .txt and .json as the side-car says, at its offsets", _ANEW),
     "order": ("sample(s) in the order of (image_id, key)", _ANEW),

@@ -4,7 +4,7 @@ import hashlib
 from collections import Counter, deque
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Any, BinaryIO, cast
+from typing import Any, BinaryIO, TypeAlias, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -17,13 +17,15 @@ from altalign.audit.checks.findings import Findings
 from altalign.audit.checks.rules import Rules
 from altalign.data import shards
 from altalign.data.reasons import DropReason
-from altalign.data.schema import SAMPLE, SampleRow
+from altalign.data.schema import SAMPLE, SIDE_CAR, SampleRow
 from altalign.errors import UnreadableError, first_line
 from altalign.filters import image, pixels
 from altalign.filters.image_headers import STRICT_PILLOW, is_plain_jpeg
 from altalign.machine import interrupts, memory
 from altalign.machine.threads import AHEAD_BYTES, OF_PROCESS, in_order
 from altalign.settings.curate import CurateConfig
+
+Column: TypeAlias = "pa.ChunkedArray[Any]"
 
 _SHORT_SIDE_PX = 128  # images are decoded to at least this short side
 _ROWS = 1_024  # rows of a side-car that are Python objects at a time
@@ -79,13 +81,13 @@ def read(name: str, *, rules: Rules, threads: int, zeros: int, decoded_below: in
 
 
 def _sidecar(rules: Rules, checked: CheckedShard) -> pa.Table:
-    """The rows of the side-car; none if it is not a whole side-car."""
+    """The samples of the side-car, whose column `image` is compared with the others; none if it is not a whole one."""
     name = f"shards/{checked.name}.parquet"
     checked.findings.saw("side_cars")
     try:
         data = storage.read_bytes(rules.run.path("shards", f"{checked.name}.parquet"))
         checked.parquet_sha256 = hashlib.sha256(data).hexdigest()
-        rows = pa.concat_tables([SAMPLE.empty_table(), *run_rows.row_groups(name, file=pa.BufferReader(data))])
+        rows = pa.concat_tables([SIDE_CAR.empty_table(), *run_rows.row_groups(name, file=pa.BufferReader(data))])
         rows.validate(full=True)
         nulls = [column for column in SAMPLE.names if column not in shards.NULLABLE and rows[column].null_count]
         if nulls:
@@ -96,8 +98,24 @@ def _sidecar(rules: Rules, checked: CheckedShard) -> pa.Table:
         checked.findings.fails("side_cars", f"{name}: {error.strerror}" if isinstance(error, OSError) else str(error))
     else:
         checked.rows, checked.by_source = len(rows), Counter(map(str, rows["source"].to_pylist()))
-        return rows
+        samples = rows.select(SAMPLE.names)
+        _check_files(rows["image"], shards.sidecar_of(samples, f"{checked.name}.tar")["image"], name, checked.findings)
+        return samples
     return SAMPLE.empty_table()
+
+
+def _check_files(found: Column, expected: Column, name: str, findings: Findings) -> None:
+    """Checks that the column `image` says of each image what the other columns say."""
+    if found.equals(expected):
+        findings.saw("image_files", len(found))
+        return
+    values, others = found.to_pylist(), expected.to_pylist()
+    wrong = np.array([value != other for value, other in zip(values, others, strict=True)])
+
+    def what(row: int) -> str:
+        return f"image is {values[row]}, and the other columns say {others[row]}"
+
+    findings.rows("image_files", wrong, lambda row: f"{name}: row {row}", what)
 
 
 def check_neighbours(

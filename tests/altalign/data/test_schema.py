@@ -21,6 +21,16 @@ def test_dropped_rows_have_the_columns_of_the_contract() -> None:
 
 def test_side_cars_have_the_columns_of_the_contract() -> None:
     assert schema.SAMPLE.names == SAMPLE.split()
+    assert schema.SIDE_CAR.names == [*SAMPLE.split(), "image"]
+
+
+def test_the_column_of_images_is_what_parquet_calls_a_file() -> None:
+    # LogicalTypes.md, FILE: names and types of its fields, each of which may be null; altalign writes none inline
+    fields = {"uri": pa.string(), "offset": pa.int64(), "size": pa.int64()}
+    fields |= {"content_type": pa.string(), "checksum": pa.string()}
+    kind = schema.SIDE_CAR.field("image").type
+    assert {field.name: field.type for field in kind} == fields
+    assert all(field.nullable for field in kind)
 
 
 def test_counts_have_the_columns_of_the_contract() -> None:
@@ -34,7 +44,7 @@ def test_a_candidate_is_what_was_extracted_without_its_verdict() -> None:
 
 def test_a_column_of_one_name_has_one_type() -> None:
     types: dict[str, set[pa.DataType]] = {}
-    for table in (schema.EXTRACTED, schema.DROPPED, schema.SAMPLE, schema.COUNTS, schema.BROKEN):
+    for table in (schema.EXTRACTED, schema.DROPPED, schema.SIDE_CAR, schema.COUNTS, schema.BROKEN):
         for field in table:
             types.setdefault(field.name, set()).add(field.type)
     assert {name: found for name, found in types.items() if len(found) > 1} == {}

@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 
 from altalign.data import extras
 from altalign.data.key import sample_key
-from altalign.data.schema import SAMPLE
+from altalign.data.schema import SAMPLE, SIDE_CAR
 from altalign.data.shards import (
     EXTENSIONS,
     Sample,
@@ -98,10 +98,14 @@ def test_what_is_written_is_read_back(pairs: list[tuple[bytes, dict[str, Any]]])
     expected = [Sample(image, each["caption"], found) for (image, each), found in zip(pairs, rows, strict=True)]
     assert list(samples(io.BytesIO(data))) == expected
     sidecar = io.BytesIO()
-    write_sidecar(rows, sidecar)
+    write_sidecar(rows, sidecar, "00000.tar")
     table = pq.read_table(io.BytesIO(sidecar.getvalue()))
-    assert table.schema.equals(SAMPLE)
-    assert table.to_pylist() == rows
+    assert table.schema.equals(SIDE_CAR)
+    assert table.select(SAMPLE.names).to_pylist() == rows
+    for (image, each), file in zip(pairs, table["image"].to_pylist(), strict=True):
+        assert (file["uri"], file["content_type"]) == ("00000.tar", f"image/{each['format']}")
+        assert data[file["offset"] :][: file["size"]] == image
+        assert file["checksum"] == f"SHA-256:{each['sha256']}"
     assert (writer.rows, writer.bytes, writer.sha256) == (len(pairs), len(data), hashlib.sha256(data).hexdigest())
 
 

@@ -11,7 +11,7 @@ import pytest
 
 from altalign import storage
 from altalign.errors import StoreError, UsageError
-from tests.object_stores.web import HUB, Web, serving
+from tests.object_stores.web import BUCKET, HUB, Web, serving
 
 ROOT = Path(__file__).parents[3]
 DATA = random.Random(1).randbytes(3 << 20)  # several blocks
@@ -41,9 +41,9 @@ def web(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Web]:
         yield served
 
 
-@pytest.fixture(params=["web server", "Hub"])
+@pytest.fixture(params=["web server", "Hub", "bucket"])
 def base(request: pytest.FixtureRequest, web: Web) -> str:
-    return HUB if request.param == "Hub" else web.url("").rstrip("/")
+    return {"Hub": HUB, "bucket": BUCKET}.get(request.param) or web.url("").rstrip("/")
 
 
 def refused(path: str) -> str:
@@ -91,13 +91,14 @@ def test_another_file_of_the_same_size_has_another_stamp(web: Web, base: str) ->
     assert stamps[0] != stamps[1]
 
 
-def test_the_hub_lists_what_it_has(web: Web) -> None:
-    paths = [f"{HUB}/deep/empty.csv", f"{HUB}/deep/x.bin", f"{HUB}/other.bin"]
-    assert storage.kind(f"{HUB}/deep") == "folder"
-    assert storage.files_below(HUB) == paths
-    assert (storage.entries(HUB), storage.names(HUB)) == (["deep", "other.bin"], ["other.bin"])
-    assert (storage.find(f"{HUB}/**/*.bin"), storage.find(f"{HUB}/deep/*")) == (paths[1:], paths[:2])
-    assert storage.find(f"{HUB}/none/*.bin") == []
+@pytest.mark.parametrize("hub", [HUB, BUCKET])
+def test_the_hub_lists_what_it_has(web: Web, hub: str) -> None:
+    paths = [f"{hub}/deep/empty.csv", f"{hub}/deep/x.bin", f"{hub}/other.bin"]
+    assert storage.kind(f"{hub}/deep") == "folder"
+    assert storage.files_below(hub) == paths
+    assert (storage.entries(hub), storage.names(hub)) == (["deep", "other.bin"], ["other.bin"])
+    assert (storage.find(f"{hub}/**/*.bin"), storage.find(f"{hub}/deep/*")) == (paths[1:], paths[:2])
+    assert storage.find(f"{hub}/none/*.bin") == []
 
 
 def test_a_server_without_ranges_or_sizes_is_refused(web: Web) -> None:
@@ -138,8 +139,10 @@ def test_what_cannot_be_asked_for_is_refused_in_one_line(web: Web) -> None:
     assert refused(web.url("*.csv")) == "PATH: a web server does not list its files; name each of them"
     assert refused("http://127.0.0.1:1/x.csv").startswith("PATH: the server does not answer (Cannot connect to host")
     assert refused(f"https://127.0.0.1:{web.port}/x").startswith("PATH: the server refuses (Cannot connect to host")
-    assert refused("hf://pairs") == "PATH: no path on the Hub; give hf://datasets/OWNER/NAME/FILE"
-    assert refused("hf://datasets/nobody/none/x.csv").startswith("PATH: the server denies access (401")
+    for path in ("hf://pairs", "hf://buckets", "hf://buckets/pairs", "hf://buckets/some/pairs@main/x.csv"):
+        assert refused(path).startswith("PATH: no path on the Hub; give hf://datasets/OWNER/NAME/FILE or ")
+    for kind in ("datasets", "buckets"):
+        assert refused(f"hf://{kind}/nobody/none/x.csv").startswith("PATH: the server denies access (401")
     with pytest.raises(UsageError, match="inputs alone can be on the web"):
         storage.check(web.url("run"))
 

@@ -1,13 +1,21 @@
 """The card in other readers: its code runs as it stands; the Hub's header and Croissant are valid."""
 
+import json
 import re
 from contextlib import chdir
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from altalign.cli import main
+from altalign.data.scores import Score
+from altalign.data.shards import write_sidecar
+from altalign.pipelines.card import croissant
+from tests.altalign.test_shards_in_other_readers import write_shard
+from tests.pipelines.card.test_readme import facts_of
 from tests.support.curations import rows_in, write_input
 
 pytestmark = [pytest.mark.runs, pytest.mark.filterwarnings("ignore")]  # of their dependencies, of any kind
@@ -116,7 +124,39 @@ def test_croissant_is_valid_and_its_records_are_the_rows(runs: dict[bool, Path],
     assert sorted(found, key=lambda row: row["key"]) == sorted(rows_in(run / "shards"), key=lambda row: row["key"])
     metadata = mlcroissant.Dataset(str(run / "croissant.json")).metadata
     assert metadata.ctx.issues.errors == set()
+    assert metadata.ctx.is_v1_1()
     assert (metadata.license, metadata.name) == (["CC-BY-4.0"], "Image-text pairs from pictures, words")
+    card = json.loads((run / "croissant.json").read_text(encoding="utf-8"))
+    assert metadata.data_collection == card["rai:dataCollection"]
+    assert metadata.data_preprocessing_protocol == card["rai:dataPreprocessingProtocol"]
+    assert metadata.data_limitations == card["rai:dataLimitations"]
+    assert metadata.personal_sensitive_information == card["rai:personalSensitiveInformation"]
+    # it has no words for these, but keeps them
+    for name in ("prov:wasDerivedFrom", "prov:wasGeneratedBy", "prov:wasAttributedTo", "usageInfo"):
+        assert name in metadata.to_json()
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_croissant_reads_statements_and_embeddings(tmp_path: Path) -> None:
+    mlcroissant = pytest.importorskip("mlcroissant", reason=OF_CROISSANT)
+    (tmp_path / "shards").mkdir()
+    pairs = write_shard(tmp_path / "shards" / "00000.tar", ["jpeg"])
+    with (tmp_path / "shards" / "00000.parquet").open("wb") as file:
+        write_sidecar([row for _, row in pairs], file, "00000.tar")
+    (tmp_path / "scores" / "e").mkdir(parents=True)
+    kind = pa.list_(pa.float32(), 2)
+    keys, vectors = [row["key"] for _, row in pairs], [[number, 0.5] for number in range(len(pairs))]
+    pq.write_table(pa.table({"key": keys, "e": pa.array(vectors, kind)}), tmp_path / "scores" / "e" / "00000.parquet")
+    score = Score("", "e", {"kind": "embedding", "digest": "0", "columns": {"e": str(kind)}}, {})
+    card = croissant(facts_of()._replace(scores=(score,)))
+    (tmp_path / "croissant.json").write_text(json.dumps(card), encoding="utf-8")
+    with chdir(tmp_path):
+        dataset = mlcroissant.Dataset("croissant.json")
+        found = [_plain(record["pairs/preferences"]) for record in dataset.records("pairs")]
+        measured = [record["of-e/e"] for record in dataset.records("of-e")]
+    nobody = [dict.fromkeys(("notation", "value", "where", "when"))]  # its word for a list that is null
+    assert found == [nobody if row["preferences"] is None else row["preferences"] for _, row in pairs]
+    assert measured == vectors
 
 
 def _plain(value: Any) -> Any:
@@ -124,7 +164,9 @@ def _plain(value: Any) -> Any:
     if isinstance(value, bytes):
         return value.decode()
     if isinstance(value, list):
-        return [{name.rpartition("/")[2]: _plain(each) for name, each in one.items()} for one in value]
+        return [_plain(one) for one in value]
+    if isinstance(value, dict):
+        return {name.rpartition("/")[2]: _plain(each) for name, each in value.items()}
     if value is None or value != value:
         return None
     return value if isinstance(value, str) else int(value)

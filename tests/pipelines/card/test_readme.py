@@ -13,7 +13,7 @@ import yaml
 from altalign.cli import main
 from altalign.data.counts import Counts
 from altalign.data.reasons import WORDS, Stage
-from altalign.data.schema import SAMPLE
+from altalign.data.schema import SAMPLE, SIDE_CAR
 from altalign.dedup.thresholds import Share
 from altalign.filters.personal import KINDS
 from altalign.pipelines.card import COLUMNS, CardFacts, croissant, hub_licence, size_category
@@ -52,7 +52,7 @@ def tables(readme: str) -> list[list[str]]:
 
 
 def test_every_column_and_every_reason_has_words() -> None:
-    assert list(COLUMNS) == SAMPLE.names
+    assert list(COLUMNS) == SIDE_CAR.names
     assert all(words.in_card and not words.in_card.endswith(".") for words in WORDS.values())
 
 
@@ -73,6 +73,8 @@ def test_the_header_is_yaml_of_what_the_settings_say() -> None:
     (info,) = said["dataset_info"]
     assert [each["name"] for each in info["features"]] == ["jpg", "txt", "json", "__key__", "__url__"]
     assert [each["name"] for each in info["features"][2]["struct"]] == SAMPLE.names
+    kept = header(readme_of(facts_of(input={"kind": "table", "paths": ["a.csv"], "keep_columns": ["id"]})))
+    assert kept["dataset_info"] == said["dataset_info"]  # `extra` is text, whatever was kept
 
 
 @pytest.mark.parametrize(
@@ -157,6 +159,54 @@ def test_both_cards_say_where_reservations_were_looked_for_and_what_they_cost() 
     assert "was looked for in marks inside image files (IPTC/PLUS, C2PA). Pairs left out for it: 0" in of_table
 
 
+def test_what_programs_are_told_of_rights_names_each_reservation_that_was_respected() -> None:
+    found = facts_of(fetch={"source": "web", "purpose": "search"})
+    counts = {(stage.value, "warc", "kept"): 9 for stage in Stage}
+    counts |= {("fetch", "warc", "opt_out_tdmrep"): 3, ("select", "warc", "opt_out:iptc"): 1_004}
+    purpose, *respected = croissant(found._replace(counts=Counts(counts)))["usageInfo"]  # type: ignore[misc]
+    assert (purpose["@type"], purpose["termCode"]) == ("DefinedTerm", "search")
+    assert "Pairs left out for it: 1,007 (purpose of the curation: search)" in purpose["description"]
+    assert purpose["description"].endswith("Nothing said is no permission.")
+    assert [(each["termCode"], each["description"]) for each in respected] == [
+        ("opt_out_tdmrep", "3 pairs were left out for it."),
+        ("opt_out:iptc", "1,004 pairs were left out for it."),
+    ]
+
+
+def test_programs_are_told_how_pairs_were_found_and_dropped_and_what_is_not_known() -> None:
+    found = facts_of()
+    said = croissant(found)
+    assert said["conformsTo"] == ["http://mlcommons.org/croissant/1.1", "http://mlcommons.org/croissant/RAI/1.0"]
+    assert str(said["rai:dataCollection"]).startswith("Images and their alt-texts, of warc (web archives (WARC)). ")
+    assert said["rai:dataCollectionType"] == ["Web Scraping"]
+    assert said["rai:dataCollectionRawData"] == "1,234 candidates of warc (web archives (WARC))."
+    steps = said["rai:dataPreprocessingProtocol"]
+    assert "fetch: 1,239 pairs received, 1,234 kept; dropped: not_in_archive 5." in steps  # type: ignore[operator]
+    assert "judge: 1,234 pairs received, 1,234 kept." in steps  # type: ignore[operator]
+    for limit in said["rai:dataLimitations"]:  # type: ignore[attr-defined]
+        assert f"\n- {limit}\n" in readme_of(found)
+    in_hand = croissant(facts_of(input={"kind": "folder", "paths": ["a"]}))
+    assert in_hand["rai:dataCollectionType"] == ["Secondary Data analysis"]
+
+
+def test_programs_are_told_what_the_run_was_made_of_back_to_curations() -> None:
+    curated = croissant(facts_of())
+    source = {"@type": "prov:Entity", "prov:label": "warc (web archives (WARC))"}
+    assert curated["identifier"] == "ab" * 32
+    assert curated["prov:wasGeneratedBy"] == {"@type": "prov:Activity", "prov:label": "altalign curate"}
+    assert curated["prov:wasDerivedFrom"] == [source]
+    merged = {"operation": "merge", "parents": ["1", "2"], "before": [None, None]}
+    lineage = {"operation": "select", "settings": {"where": "words > 3"}, "parents": ["0"], "before": [merged]}
+    said = croissant(facts_of()._replace(lineage=lineage))
+    assert said["prov:wasGeneratedBy"] == {"@type": "prov:Activity", "prov:label": "altalign select"}
+    parent, of_input = said["prov:wasDerivedFrom"]  # type: ignore[misc]
+    assert of_input == source
+    assert (parent["identifier"], parent["prov:wasGeneratedBy"]["prov:label"]) == ("0", "altalign merge")
+    before = parent["prov:wasDerivedFrom"]
+    assert [each["identifier"] for each in before] == ["1", "2"]
+    assert all(each["prov:wasGeneratedBy"]["prov:label"] == "altalign curate" for each in before)
+
+
 def test_both_cards_say_how_many_captions_of_a_sample_have_personal_data() -> None:
     found = facts_of()
     assert "Nothing has looked for faces or names, e-mail addresses, phone numbers" in readme_of(found)
@@ -192,7 +242,7 @@ def test_images_of_several_kinds_are_not_promised_to_readers_of_one() -> None:
     assert header(readme)["configs"] == [
         {"config_name": "default", "data_files": [{"split": "train", "path": "shards/*.parquet"}]}
     ]
-    assert [each["name"] for each in header(readme)["dataset_info"][0]["features"]] == SAMPLE.names
+    assert [each["name"] for each in header(readme)["dataset_info"][0]["features"]] == SIDE_CAR.names
     assert 'load_dataset("webdataset"' not in readme
     assert "webdataset.WebDataset(" in readme
 
@@ -234,7 +284,7 @@ def test_text_of_settings_is_text_and_no_markup(text: str) -> None:
     assert not re.search(r"(?<!\\)\[link\]", readme.split("---\n", 2)[2])
     assert not any(character in readme for character in "\u202e")
     # sources and columns, each with head and rule
-    assert [len(row) for row in tables(readme)].count(3) == 2 + 1 + 1 + len(SAMPLE) + 1
+    assert [len(row) for row in tables(readme)].count(3) == 2 + 1 + 1 + len(SIDE_CAR) + 1
     assert json.loads(json.dumps(croissant(found)))["name"].isprintable()
 
 

@@ -10,6 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from altalign import cli
+from altalign.data.schema import SCHEMA_VERSION
 from altalign.train.data import packed
 from altalign.train.data.samples import Samples
 from altalign.train.settings.training import DataSettings
@@ -63,6 +64,10 @@ def test_every_pair_is_packed_once_and_what_is_left_out_is_said(tmp_path: Path) 
     again: list[str] = []
     assert packed.pack(str(tmp_path / "packed"), chosen, again.append) == folder
     assert not again
+    mark = tmp_path / "packed" / "packed.json"  # as of an altalign with another schema
+    mark.write_text(mark.read_text().replace(f'"schema_version": {SCHEMA_VERSION}', '"schema_version": 3'))
+    packed.pack(str(tmp_path / "packed"), chosen, again.append)
+    assert again == said
 
 
 @pytest.mark.trained

@@ -230,6 +230,22 @@ def test_side_cars_without_a_column_or_with_nulls(run: Path) -> None:
     assert "shards/00001.parquet: not the columns and text of a side-car" in said
 
 
+@pytest.mark.parametrize("part", ["uri", "offset", "size", "content_type", "checksum"])
+def test_a_file_that_the_other_columns_do_not_name(run: Path, part: str) -> None:
+    path = shard(run, ".parquet")
+    rows = pq.read_table(path)
+    files = rows["image"].to_pylist()
+    was = files[3][part]
+    files[3][part] = was + 1 if isinstance(was, int) else was[:-1]
+    place = rows.column_names.index("image")
+    pq.write_table(rows.set_column(place, rows.field("image"), pa.array(files, rows.field("image").type)), path)
+    runs.seal(run)
+    assert failing(run).keys() == {"image_files"}
+    said = failing(run)["image_files"]
+    assert said.count(": row ") == 1
+    assert f"shards/{path.name}: row 3: image is {files[3]}, and the other columns say" in said
+
+
 def test_swapped_rows_of_a_side_car(run: Path) -> None:
     rows = pq.read_table(shard(run, ".parquet"))
     pq.write_table(rows.take([1, 0, *range(2, len(rows))]), shard(run, ".parquet"), compression="zstd")
