@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from altalign.errors import UnreadableError
-from altalign.pipelines.derive.copy_shards import Places, merged
+from altalign.pipelines.run.shard_files import Places, merged
 
 
 def places(numbers: list[int]) -> Places:
