@@ -118,7 +118,10 @@ def test_what_is_made_of_runs_has_whole_samples() -> None:
     }
     assert main(["merge", "first", "second", "--to", "merged"]) == 0
     check_whole("merged")
-    shards = [{name: one for name, one in tree(Path(run)).items() if name.startswith("shards/")} for run in ("merged", "whole")]
+    shards = [
+        {name: one for name, one in tree(Path(run)).items() if name.startswith("shards/")}
+        for run in ("merged", "whole")
+    ]
     assert shards[0] == shards[1]
 
 
