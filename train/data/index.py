@@ -327,7 +327,7 @@ def _weigh(folder: str, numbers: Collection[int], data: DataSettings) -> dict[in
         storage.delete(path)
     draws = {number: len(of_source) for number, of_source in weights.items()}
     if data.soft_cap:
-        every = (np.concatenate(list(parts.values())) for parts in (weights, keys))
+        every = np.concatenate(list(weights.values())), np.concatenate(list(keys.values()))
         of_all = soft_cap.counts(*every, penalty=data.soft_cap)
         weights = dict(zip(weights, np.split(of_all, np.cumsum(list(draws.values()))[:-1]), strict=True))
     for number, of_source in weights.items() if data.weight_by else ():

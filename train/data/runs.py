@@ -149,7 +149,7 @@ class Runs:
 
         Raises UsageError: `caption_shares` lacks one of the sources.
         """
-        shares = self.data.caption_shares or self._own_shares[self.shards[number].folder]
+        shares = self.data.caption_shares or self._own_shares.get(self.shards[number].folder, {})
         sources = [str(source) for source in table["source"].to_pylist()]
         if shares and (missing := sorted({*sources} - shares.keys())):
             why = f"no share for {missing[0]}; give each source one, 0 to leave it out"
