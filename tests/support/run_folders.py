@@ -100,16 +100,13 @@ def write_score(run: str, name: str, of: Mapping[str, Mapping[str, Any]], types:
 def _write_shard(stem: Path, of: Sequence[Pair], *, whole: bool) -> dict[str, Any]:
     with stem.with_suffix(".tar").open("wb") as file:
         writer = ShardWriter(file)
-        images = (
-            [list(same) for _, same in groupby(of, lambda pair: pair.image_id)] if whole else [[each] for each in of]
-        )
         rows = list[dict[str, Any]]()
-        for pairs in images:
+        for _, same in groupby(of, lambda pair: pair.image_id if whole else pair.key):
+            pairs = list(same)
             if whole:
-                shares = [1 / len(pairs)] * len(pairs)
-                rows += writer.write_all(pairs[0].image, [_row(pair) for pair in pairs], shares)
+                rows += writer.write_all(pairs[0].image, [*map(_row, pairs)], [1 / len(pairs)] * len(pairs))
             else:
-                rows.append(writer.write(pairs[0].image, _row(pairs[0])))
+                rows += [writer.write(pair.image, _row(pair)) for pair in pairs]
         writer.end()
     with stem.with_suffix(".parquet").open("wb") as file:
         write_sidecar(rows, file)

@@ -65,10 +65,10 @@ def plain_drawn(of_image: list[Pair], weights: Mapping[str, float], epoch: int, 
 
 
 @pytest.mark.parametrize("weights", [{}, {"a": 3.0, "b": 1.0}, {"a": 0.0, "b": 1.0}], ids=["alike", "three", "none"])
-@pytest.mark.parametrize("whole", [False, True], ids=["pairs", "images"])
-def test_each_visit_has_a_caption_by_its_share(weights: dict[str, float], whole: bool, tmp_path: Path) -> None:
+@pytest.mark.parametrize("form", ["pairs", "images"])
+def test_each_visit_has_a_caption_by_its_share(weights: dict[str, float], form: str, tmp_path: Path) -> None:
     of = several()
-    samples = opened(tmp_path, of, DataSettings(captions="drawn", caption_shares=weights), whole=whole)
+    samples = opened(tmp_path, of, DataSettings(captions="drawn", caption_shares=weights), whole=form == "images")
     by_image = {of_image[0].image_id: of_image for of_image in images(of)}
     assert sum(samples.draws.values()) == len(by_image) == 24
     assert (len(samples), sum(samples.sources.values())) == (len(of), len(of))
@@ -95,11 +95,11 @@ def test_an_image_is_of_the_source_of_its_first_caption(tmp_path: Path) -> None:
         assert source == first_sources[row["image_id"].tobytes().hex()]
 
 
-@pytest.mark.parametrize("whole", [False, True], ids=["pairs", "images"])
-def test_every_caption_is_read_with_its_image(whole: bool, tmp_path: Path) -> None:
+@pytest.mark.parametrize("form", ["pairs", "images"])
+def test_every_caption_is_read_with_its_image(form: str, tmp_path: Path) -> None:
     of = [replace(pair, caption=f'{pair.caption} "é" \\ {"long " * 200}') for pair in several()]
     of.sort(key=lambda pair: (pair.image_id, pair.key))
-    samples = opened(tmp_path, of, whole=whole)
+    samples = opened(tmp_path, of, whole=form == "images")
     rows = samples.pairs(np.random.default_rng(3).permutation(len(of)))
     by_key = {pair.key: (pair.image, pair.caption) for pair in of}
     assert samples.read(rows) == [by_key[key_of(row)] for row in rows]
@@ -183,9 +183,8 @@ def test_an_epoch_has_each_image_once_whatever_the_workers_and_from_wherever_it_
     whole = batches(0, 0)
     assert batches(0, 2) == whole
     assert batches(3, 0) == whole[3:]
-    seen = [
-        (by_key[key].image_id, epoch) for keys, epochs, *_ in whole for key, epoch in zip(keys, epochs, strict=True)
-    ]
+    visits = [visit for keys, epochs, *_ in whole for visit in zip(keys, epochs, strict=True)]
+    seen = [(by_key[key].image_id, epoch) for key, epoch in visits]
     assert Counter(seen) == Counter({(image, epoch): 1 for image, _ in seen for epoch in (0, 1)})
     assert len({key for keys, *_ in whole for key in keys}) > 24  # the second epoch has other captions
     assert isinstance(data.sampler, DistinctImages) == (sampling == "distinct_images")
@@ -212,8 +211,8 @@ def test_shares_are_those_of_the_run_unless_the_training_has_others(tmp_path: Pa
     shares = 'captions = "all"\ncaption_shares = {a = 1, b = 0}\n'
     (run / "config.toml").write_text(f'[run]\nfolder = "{run}"\n{inputs}[shards]\n{shares}')
     table = pq.read_table(run / "shards" / "00000.parquet")
-    for given, expected in (({}, {"a": 1, "b": 0}), ({"a": 2, "b": 5}, {"a": 2, "b": 5})):
-        runs = Runs([str(run)], DataSettings(captions="drawn", caption_shares=given))
+    for own, expected in (({}, {"a": 1, "b": 0}), ({"a": 2, "b": 5}, {"a": 2, "b": 5})):
+        runs = Runs([str(run)], DataSettings(captions="drawn", caption_shares=own))
         assert runs.shares(0, table).tolist() == [expected[pair.source] for pair in of]
     with pytest.raises(UsageError, match=r"\[data\] caption_shares: no share for b; give each source one, 0 to leave"):
         Runs([str(run)], DataSettings(captions="drawn", caption_shares={"a": 1})).shares(0, table)
