@@ -372,9 +372,7 @@ class ShardsSettings(Settings):
     captions: Literal["one", "all"] = "one"
     """`one`: a sample is a pair. `all`: an image with all its captions, and the share of each."""
     caption_shares: dict[str, AtLeast0] = Field(default_factory=dict)
-    """With `captions = "all"`: weights of captions by the name of their input, which give shares of 1 for each image.
-    Empty: all alike.
-    """
+    """With `captions = "all"`: weights of an image's captions by the name of their input. Empty: all alike."""
     resize_short_side_px: Annotated[Whole, Fetch] = 0
     """Shrink longer short sides to this, as JPEG; `0` keeps the size."""
     portable: Annotated[bool, Fetch] = True
