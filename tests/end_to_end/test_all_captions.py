@@ -97,6 +97,15 @@ def test_an_image_is_once_in_the_shards_with_all_captions_that_stayed() -> None:
     )
 
 
+def test_shards_of_pairs_are_written_anew_with_whole_images_and_nothing_else_is_done() -> None:
+    shutil.copytree("pairs", "anew")
+    command = ["curate", "anew/config.toml", "--set", "run.folder=anew", "--set", "shards.captions=all"]
+    shares = ["--set", "shards.caption_shares={pictures=3,words=1}"]
+    assert main([*command, *shares, "--rerun", "write"]) == 0
+    assert tree(Path("anew/shards")) == tree(Path("whole/shards"))
+    assert main(["audit", "anew"]) == 0
+
+
 def test_a_sample_whose_captions_are_not_those_of_its_rows_is_found(capsys: pytest.CaptureFixture[str]) -> None:
     shutil.copytree("whole", "changed", ignore=shutil.ignore_patterns("work", "log"))
     tar = next(iter(sorted(Path("changed/shards").glob("*.tar"))))
