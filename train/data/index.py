@@ -5,8 +5,8 @@ memory at a time: for each source `pairs-N.bin`, in the order of the runs, their
 `weights-N.bin`; `held_out.bin`; and `index.json`, last of all: an index without it is none.
 
 Where one caption of an image is drawn, pairs of one image that follow one another are of the source of the first, and
-`images-N.bin` says where they begin, `shares-N.bin` how often each is drawn. Then, and for weights, 40 bytes a pair are
-in memory while the index is made.
+`images-N.bin` says where they begin, `shares-N.bin` how often each is drawn. Then, and for weights, up to 60 bytes a
+pair are in memory while the index is made.
 
 Held out are the images whose `image_id`, a hash itself, is below `held_out` as a share of all ids; the pairs trained on
 are those of the other images with the smallest keys, hashes too, by their first 64 bits: fewer pairs are among more. A
@@ -220,11 +220,8 @@ def _write(folder: str, runs: Runs, held_out: float, stem: str) -> tuple[dict[st
             which = np.asarray(sources.indices)
             if runs.data.weight_by or runs.data.captions == "drawn":
                 rows = np.empty(len(pairs), _VALUED)
-                rows["pair"], rows["values"]["weight"], rows["values"]["share"] = (
-                    pairs,
-                    weights,
-                    runs.shares(shard, table),
-                )
+                rows["pair"], values = pairs, rows["values"]
+                values["weight"], values["share"] = weights, runs.shares(shard, table)
             if runs.data.captions == "drawn":
                 firsts = _firsts(pairs)
                 which = np.repeat(which[firsts], np.diff(firsts, append=len(pairs)))
@@ -326,7 +323,7 @@ def _weigh(folder: str, numbers: Collection[int], data: DataSettings) -> dict[in
         keys[number] = pairs["key"][firsts].astype(np.uint64) if data.soft_cap else np.empty((0, 2), np.uint64)
         storage.delete(path)
     draws = {number: len(of_source) for number, of_source in weights.items()}
-    if data.soft_cap:
+    if data.soft_cap and weights:
         every = np.concatenate(list(weights.values())), np.concatenate(list(keys.values()))
         of_all = soft_cap.counts(*every, penalty=data.soft_cap)
         weights = dict(zip(weights, np.split(of_all, np.cumsum(list(draws.values()))[:-1]), strict=True))

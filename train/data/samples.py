@@ -80,6 +80,8 @@ class Samples:
 
     def drawn(self, draws: Numbers, epochs: Numbers, seed: int) -> Numbers:
         """Numbers of the pairs of draws: of an image a caption by its share, by seed, epoch and image."""
+        if self.draws == self.sources:
+            return draws
         ids = self.pairs(self.firsts(draws))["image_id"].astype(np.uint64)
         points = (keyed(seed, epochs, ids[:, 0], ids[:, 1], _CAPTION) >> np.uint64(11)) / 2.0**53  # [0, 1)
         return self._captions_at(draws, points)

@@ -15,7 +15,7 @@ from altalign.train.data.samples import Samples, key_of
 from altalign.train.data.training_data import samples_of
 from altalign.train.settings.training import DataSettings, TrainConfig
 from tests.support.run_folders import pairs, write_run, write_score
-from tests.train.plain_draws import plain_keyed
+from tests.train.plain_draws import ALL_BITS, GOLDEN, plain_keyed, plain_mix
 
 
 def keys(n: int) -> np.ndarray:
@@ -30,7 +30,8 @@ def plain_counts(weights: list[float], of: np.ndarray, penalty: float) -> list[i
     n, scores, counts, batch = len(weights), [math.log(weight) for weight in weights], [0] * len(weights), 0
     while sum(counts) < n:
         left = set(range(n))
-        noise = [-math.log(-math.log(((plain_keyed(13, batch, *map(int, key)) >> 12) + 0.5) / 2**52)) for key in of]
+        states = [plain_keyed(13, *map(int, key)) + GOLDEN * batch & ALL_BITS for key in of]
+        noise = [-math.log(-math.log(((plain_mix(state) >> 12) + 0.5) / 2**52)) for state in states]
         for _ in range(min(max(1, n // 1280), n - sum(counts))):
             taken = max(left, key=lambda pair: scores[pair] + noise[pair])
             left.remove(taken)
