@@ -1,5 +1,6 @@
 """`[shards] captions = "all"`: an image once with all its captions, in every command that writes or reads shards."""
 
+import hashlib
 import json
 import shutil
 import tarfile
@@ -11,6 +12,7 @@ from typing import Any
 
 import pytest
 
+import altalign
 from altalign.cli import main
 from altalign.eval.sets import captioned_set
 from tests.support.curations import CONFIG, refused, summary, tree, write_input
@@ -166,6 +168,15 @@ def test_sets_of_evaluation_have_all_captions_by_run_and_by_tars() -> None:
         images = captioned_set(paths, None)
         assert sorted(sorted(some) for some in images.captions) == sorted(by_image.values())
         assert len(list(images)) == len(by_image)
+
+
+def test_rows_and_pictures_of_an_opened_run_are_by_caption() -> None:
+    run = altalign.open("whole")
+    rows = run.samples().to_table()
+    digests = [hashlib.sha256(image).hexdigest() for image in run.images(rows)]
+    assert digests == rows["sha256"].to_pylist()
+    assert len(digests) > len(set(rows["image_id"].to_pylist()))
+    assert [caption for _, caption in run.to_torch()] == rows["caption"].to_pylist()
 
 
 def test_runs_of_whole_images_and_of_pairs_are_not_merged(capsys: pytest.CaptureFixture[str]) -> None:
