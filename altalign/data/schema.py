@@ -99,13 +99,13 @@ DROPPED = pa.schema(
 
 SampleRow = dict[str, Any]  # of `SAMPLE`, in Python
 
-# A sample: its row in KEY.json, and in the side-car.
+# A pair: its row in KEY.json, and in the side-car.
 SAMPLE = pa.schema(
     [
-        ("key", pa.string()),  # Name of the members in the tar.
+        ("key", pa.string()),  # Name of the members in the tar; with `captions = "all"`, of an image's first pair.
         ("image_id", pa.string()),  # The image.
         ("image_url", pa.string()),  # Null if unknown.
-        ("caption", pa.string()),  # As in KEY.txt.
+        ("caption", pa.string()),  # As in KEY.txt, or among `captions` of KEY.json.
         ("page_url", pa.string()),  # Null if unknown.
         ("source", pa.string()),  # `[[input]] name`, or its kind.
         # The row's unique name: `FILE#ROW` (from 0; img2dataset: `key`), `FILE#SAMPLE` of a tar, or a path in a folder.
@@ -139,7 +139,7 @@ _FILE = pa.struct(
     ]
 )
 
-# The side-car of a shard: one row a sample, in the order of the tar.
+# The side-car of a shard: one row a pair, in the order of the tar.
 _PLACED = pa.schema(
     [
         # Where the image lies, once more, as Parquet's type FILE has it: `uri` (the tar, from the side-car on),

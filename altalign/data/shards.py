@@ -6,6 +6,10 @@ null is "" in the JSON: Hugging Face `datasets` takes a key's type from the firs
 values, where a later one has another. So is a null `source_key`; and `extra` is text here too, for its keys and types
 may differ from pair to pair. `preferences` are the text of a JSON list, for the same reason.
 
+With `[shards] captions = "all"` a sample is an image with all its captions: KEY and KEY.txt are those of the first pair
+by key, and KEY.json has three more lists, `OF_CAPTIONS`. The side-car goes on to have a row for each pair, all with the
+place of the one image.
+
 The bytes depend on the samples alone: USTAR headers have a fixed time, owner and mode, and two zero blocks end the
 tar. Names are far below 100 bytes and images below 8 GiB, so no extended header is ever needed.
 """
@@ -13,7 +17,8 @@ tar. Names are far below 100 bytes and images below 8 GiB, so no extended header
 import json
 import re
 import tarfile
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from hashlib import sha256
 from typing import Any, BinaryIO
@@ -47,6 +52,7 @@ _BLOCK = tarfile.BLOCKSIZE
 _READ_BYTES = 1 << 20
 _MODIFIED_S = 315_532_800  # 1980-01-01, the oldest time every archiver takes without a warning
 NULLABLE = ("image_url", "page_url", "source_key", "extra", "preferences")  # no other column of a sample is ever null
+OF_CAPTIONS = ("captions", "caption_keys", "caption_shares")  # of an image: texts, keys of their pairs, shares of 1
 _COLUMNS, _SUFFIXES = tuple(SAMPLE.names), frozenset(EXTENSIONS.values())
 Members = list[tuple[str, bytes]]  # of a sample: names and contents
 _AS_JSON = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":"))
@@ -59,6 +65,7 @@ class Sample:
     image: bytes
     caption: str
     row: SampleRow
+    captions: Mapping[str, Sequence[Any]] | None = None  # `OF_CAPTIONS`, where the sample has all of its image
 
     @property
     def key(self) -> str:
@@ -89,20 +96,34 @@ class ShardWriter:
         becomes null where a column may be null. ValueError, and nothing is written, where its format is unknown, its
         text is not Unicode (a lone surrogate), a column that is never null is, or the image has 8 GiB or more.
         """
+        row = self._row(image, row)
+        self._append_sample(image, row, {})
+        return row
+
+    def write_all(self, image: bytes, rows: Sequence[Mapping[str, Any]], shares: Sequence[float]) -> list[SampleRow]:
+        """The same of an image with the rows of all its captions, in the order of keys, and the share of each."""
+        of_pairs = [self._row(image, row) for row in rows]
+        captions, keys = ([row[name] for row in of_pairs] for name in ("caption", "key"))
+        self._append_sample(image, of_pairs[0], dict(zip(OF_CAPTIONS, (captions, keys, list(shares)), strict=True)))
+        return of_pairs
+
+    def _row(self, image: bytes, row: Mapping[str, Any]) -> SampleRow:
         row = {**row, "tar_offset": self.bytes + _BLOCK, "tar_bytes": len(image)}
         row = {name: None if name in NULLABLE and row[name] == "" else row[name] for name in _COLUMNS}
         if unknown := [name for name, value in row.items() if value is None and name not in NULLABLE]:
             raise ValueError(f"{row['key']}: {', '.join(unknown)} must not be null")
+        return row
+
+    def _append_sample(self, image: bytes, row: SampleRow, more: Mapping[str, Any]) -> None:
         key = row["key"]
         header = _header(f"{key}.{extension(row['format'])}", len(image))
         texts_of = {name: "" for name in NULLABLE if row[name] is None}  # in the JSON; its text is never null
         if row["preferences"] is not None:
             texts_of["preferences"] = _AS_JSON.encode(row["preferences"])
         texts = _member(f"{key}.txt", row["caption"].encode())
-        texts += _member(f"{key}.json", _AS_JSON.encode({**row, **texts_of}).encode())
+        texts += _member(f"{key}.json", _AS_JSON.encode({**row, **texts_of, **more}).encode())
         self._append(header, image, bytes(-len(image) % _BLOCK), texts)
         self.rows += 1
-        return row
 
     def copy(self, sample: bytes, key: str, tar_offset: int) -> int:
         """Append a sample, the bytes from its first header to the next one's in another shard.
@@ -154,7 +175,7 @@ def write_sidecar(rows: Iterable[Mapping[str, object]] | pa.Table, file: BinaryI
 
 
 def pair_range(tar_offset: int, tar_bytes: int, caption_bytes: int) -> tuple[int, int]:
-    """Offset and length, in bytes, of the one read that covers an image and its caption (UTF-8), which follows it."""
+    """Offset and length, in bytes, of the one read that covers an image and what follows it, to its `caption_bytes`."""
     return tar_offset, tar_bytes + -tar_bytes % _BLOCK + _BLOCK + caption_bytes
 
 
@@ -166,12 +187,16 @@ def read_pair(data: bytes, *, key: str, tar_bytes: int, caption_bytes: int) -> t
     _, length = pair_range(0, tar_bytes, caption_bytes)
     caption_at = length - caption_bytes
     header = data[caption_at - _BLOCK : caption_at]
-    is_named = header.startswith(f"{key}.txt\0".encode())
-    if len(data) != length or not is_named or header[124:135] != b"%011o" % caption_bytes:
-        raise ValueError(
-            f"{key}: the tar does not have this pair where its side-car says; read it again from where it was written"
-        )
-    return data[:tar_bytes], data[caption_at:].decode()
+    if len(data) == length:
+        if header.startswith(f"{key}.txt\0".encode()) and header[124:135] == b"%011o" % caption_bytes:
+            return data[:tar_bytes], data[caption_at:].decode()
+        with suppress(ValueError, KeyError, TypeError):
+            (_, _), (_, row) = _members(iter([data[caption_at - _BLOCK :], bytes(_BLOCK)]))
+            captions, keys = (json.loads(row)[name] for name in OF_CAPTIONS[:2])
+            return data[:tar_bytes], str(captions[keys.index(key)])
+    raise ValueError(
+        f"{key}: the tar does not have this pair where its side-car says; read it again from where it was written"
+    )
 
 
 def samples(tar_file: BinaryIO) -> Iterator[Sample]:
@@ -200,13 +225,14 @@ def decoded(members: Members) -> Sample:
     key = key_of(members)
     (_, image), (_, txt), (_, row) = members
     columns = json.loads(row)
-    if tuple(columns) != _COLUMNS:
+    if tuple(columns) not in (_COLUMNS, _COLUMNS + OF_CAPTIONS):
         raise ValueError(f"{key}.json: its keys are not the columns of a side-car")
     if columns["key"] != key:
         raise ValueError(f"{key}.json: it is the row of {columns['key']}")
     columns |= {name: columns[name] or None for name in NULLABLE}
     columns["preferences"] = columns["preferences"] and json.loads(columns["preferences"])
-    return Sample(image, txt.decode(), columns)
+    captions = {name: columns.pop(name) for name in OF_CAPTIONS if name in columns}
+    return Sample(image, txt.decode(), columns, captions or None)
 
 
 def key_of(members: Members) -> str:

@@ -5,7 +5,7 @@ Numbers are from the ALIGN paper (section 3 and appendix A) unless marked "ours"
 """
 
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from itertools import count
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
@@ -25,6 +25,7 @@ OWN_TABLES = "own"  # [text] tables of a run that keeps those it has
 LARGEST = 2**63 - 1  # the largest integer of TOML, Arrow and Parquet
 Whole = Annotated[int, Field(ge=0, le=LARGEST)]
 Positive = Annotated[int, Field(ge=1, le=LARGEST)]
+AtLeast0 = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 Embedder = Annotated[str, Field(pattern="^(dct|phash|(onnx|run):.+|(open_clip|timm):[^:]+:.+)$")]
 _OF_A_STEP = re.compile(r"/step-\d+/[^/]+$")  # in the folder of a checkpoint that is not being written
 Port = Annotated[int, Field(ge=1, le=65_535)]
@@ -368,6 +369,10 @@ class ShardsSettings(Settings):
 
     samples_per_shard: Positive = 10_000
     """Samples of a shard; the last may have fewer."""
+    captions: Literal["one", "all"] = "one"
+    """`one`: a sample is a pair. `all`: an image with all its captions, and the share of each."""
+    caption_shares: dict[str, AtLeast0] = Field(default_factory=dict)
+    """With `captions = "all"`: weights of an image's captions by the name of their input. Empty: all alike."""
     resize_short_side_px: Annotated[Whole, Fetch] = 0
     """Shrink longer short sides to this, as JPEG; `0` keeps the size."""
     portable: Annotated[bool, Fetch] = True
@@ -379,6 +384,18 @@ class ShardsSettings(Settings):
     def of_image(self) -> Mapping[str, Any]:
         """What decides how an image is stored, as keywords of `pixels.to_stored`."""
         return {"portable": self.portable, "resize_short_side_px": self.resize_short_side_px}
+
+    def shares(self, sources: Sequence[str]) -> list[float]:
+        """The share of each caption of an image by its source; where none has a weight, all are alike."""
+        weights = [self.caption_shares.get(source, 1.0) for source in sources]
+        weights = weights if any(weights) else [1.0] * len(weights)
+        return [weight / sum(weights) for weight in weights]
+
+    @model_validator(mode="after")
+    def _shares_are_of_all_captions(self) -> Self:
+        if self.caption_shares and self.captions == "one":
+            raise ValueError('caption_shares without captions = "all"; leave one of both out')
+        return self
 
 
 class AuditSettings(Settings):
@@ -455,3 +472,11 @@ class CurateConfig(Settings):
             taken.add(name)
             named.append(each)
         return named
+
+    @model_validator(mode="after")
+    def _shares_are_of_all_inputs(self) -> Self:
+        names, shares = [each.source for each in self.input], self.shards.caption_shares
+        if shares and (wrong := sorted({*names} ^ shares.keys())):
+            what = f"no share for {wrong[0]}" if wrong[0] in names else f"{wrong[0]} is no input"
+            raise ValueError(f"[shards] caption_shares: {what}; give each of {', '.join(names)} one, 0 to leave it out")
+        return self

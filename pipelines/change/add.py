@@ -34,7 +34,6 @@ from altalign.pipelines.opening import find, reopen
 from altalign.pipelines.opening.find import find_run
 from altalign.pipelines.opening.reopen import recording
 from altalign.pipelines.run import marks as vouched
-from altalign.pipelines.run import shard_files
 from altalign.pipelines.run.image_tables import (
     DECONTAMINATED,
     FETCHED,
@@ -290,7 +289,7 @@ def _write(grown: Grown, parent: Parent, lineage: dict[str, Any]) -> None:
     def old(shard: Shard) -> ShardFacts:
         if not stay[shard.name].all():
             part = Part(parent.path("shards"), shard.name, np.flatnonzero(stay[shard.name]))
-            return copy_shards.copied(grown.path("shards"), shard.name, [[part]])
+            return copy_shards.copied(grown.path("shards"), shard.name, [[part]], grown.config.shards)
         name = f"{shard.name}.parquet"
         storage.link(parent.path("shards", name), grown.path("shards", name))
         size, of_sources = storage.stamp(grown.path("shards", name)).size, remove.source_bytes(parent, shard)
@@ -299,8 +298,7 @@ def _write(grown: Grown, parent: Parent, lineage: dict[str, Any]) -> None:
     left = [shard for shard in parent.shards if stay[shard.name].any()]
     made = in_threads(old, left, copy_shards.at_once(grown.folder))
     shards = {shard.name: facts for shard, facts in zip(left, made, strict=True)}
-    units = [(name, len(numbers)) for name, numbers in fresh.items()]
-    for number, slices in enumerate(shard_files.filled(units, grown.config.shards.samples_per_shard)):
+    for number, slices in enumerate(write.cut(grown, fresh)):
         name = generations.named(generation, number)
         parts = ((unit, fresh[unit][begin:end]) for unit, begin, end in slices)
         shards[name] = write.write_rows(grown, name, parts)

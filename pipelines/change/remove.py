@@ -240,7 +240,7 @@ def _shards(change: Change, parent: Parent, stay: Mapping[str, tuple[Shard, Numb
 
     def write(name: str) -> ShardFacts:
         part = Part(parent.path("shards"), name, stay[name][1])
-        return copy_shards.copied(change.path("shards"), name, [[part]])
+        return copy_shards.copied(change.path("shards"), name, [[part]], parent.config.shards)
 
     names = [name for name, (_, left) in stay.items() if len(left)]
     made = in_threads(write, names, copy_shards.at_once(change.folder, in_store=_SHARDS_AT_ONCE_IN_STORE))

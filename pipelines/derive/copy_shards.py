@@ -1,7 +1,10 @@
-"""Shards of some samples of other shards, which are copied as bytes: all that changes is where their images begin."""
+"""Shards of some samples of other shards, which are copied as bytes: all that changes is where their images begin.
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from itertools import chain, repeat
+Samples of all captions of an image are written anew from their rows, for some of these may go, and others come.
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import chain, groupby, repeat
 from typing import NamedTuple
 
 import numpy as np
@@ -11,18 +14,18 @@ import pyarrow.compute as pc
 
 from altalign import storage
 from altalign.data.schema import SAMPLE
-from altalign.data.shards import ShardWriter
+from altalign.data.shards import ShardWriter, table_of
 from altalign.errors import UnreadableError
 from altalign.machine import interrupts
 from altalign.machine.cores import cores
-from altalign.pipelines.run.shard_files import Slice, slices, starts, write_files
+from altalign.pipelines.run.shard_files import AS_PAIRS, starts, write_files, written
 from altalign.pipelines.run.shard_tables import ShardFacts
+from altalign.settings.curate import ShardsSettings
 from altalign.storage import parquet
 
 SECONDS_PER_SAMPLE = 3e-5  # of one core, about
 
 Numbers = npt.NDArray[np.int64]  # int64[n]
-Places = npt.NDArray[np.bytes_]  # S64[n]: image_id and key
 
 
 def at_once(folder: str, *, in_store: int = 16) -> int:
@@ -38,7 +41,9 @@ class Part(NamedTuple):
     rows: Numbers
 
 
-def copied(folder: str, name: str, sequences: Iterable[Iterable[Part]]) -> ShardFacts:
+def copied(
+    folder: str, name: str, sequences: Iterable[Iterable[Part]], settings: ShardsSettings = AS_PAIRS
+) -> ShardFacts:
     """Write a shard of samples of others, as `write_shard` does.
 
     Each sequence of parts is in the order of (image_id, key), and all together are then. One alone stays as it is.
@@ -46,7 +51,8 @@ def copied(folder: str, name: str, sequences: Iterable[Iterable[Part]]) -> Shard
     Raises:
         UnreadableError: a shard ends before a sample does, or its tar is not its side-car's.
     """
-    opened = [[_opened(part) for part in sequence] for sequence in sequences]
+    whole = settings.captions == "all"
+    opened = [[_opened(part, whole=whole) for part in sequence] for sequence in sequences]
     rows = pa.concat_tables([rows for parts in opened for rows, _ in parts]).combine_chunks()
     waiting = [chain.from_iterable(members for _, members in parts) for parts in opened]
     turns = np.repeat(np.arange(len(opened)), [sum(len(rows) for rows, _ in parts) for parts in opened])
@@ -55,6 +61,9 @@ def copied(folder: str, name: str, sequences: Iterable[Iterable[Part]]) -> Shard
         rows, turns = rows.take(order), turns[order]
 
     def fill(shard: ShardWriter) -> pa.Table:
+        if whole:
+            of_rows = zip(rows.to_pylist(), turns.tolist(), strict=True)
+            return table_of(written(shard, ((row, next(waiting[turn])[1]) for row, turn in of_rows), settings))
         places = list[int]()
         keys, before = (parquet.values(rows, column) for column in ("key", "tar_offset"))
         for turn, key, was in zip(turns.tolist(), keys, before, strict=True):
@@ -69,15 +78,25 @@ def copied(folder: str, name: str, sequences: Iterable[Iterable[Part]]) -> Shard
     return write_files(folder, name, fill)
 
 
-def _opened(part: Part) -> tuple[pa.Table, Iterator[tuple[str, bytes]]]:
-    """The rows of a part, and for each the path of its tar and its members there, from the first header on."""
+def _opened(part: Part, *, whole: bool) -> tuple[pa.Table, Iterator[tuple[str, bytes]]]:
+    """The rows of a part, and for each the path of its tar and its members there, from the first header on.
+
+    Of whole images it is the image alone, which rows that follow one another share.
+    """
     tar, sidecar = (storage.join(part.shards, f"{part.shard}.{ending}") for ending in ("tar", "parquet"))
     rows = parquet.read_table(sidecar).select(SAMPLE.names)
     at = starts(rows, storage.stamp(tar).size)
     if (missing := int(at[:-1].max(initial=0) - at[-1])) > 0:
         raise UnreadableError(f"{tar}: it ends {missing:,} bytes before a sample does")
     places = zip(at[part.rows].tolist(), np.diff(at)[part.rows].tolist(), strict=True)
-    return rows.take(part.rows), zip(repeat(tar), images(tar, list(places)))
+    rows = rows.take(part.rows)
+    if whole:
+        places = zip(*(parquet.values(rows, name) for name in ("tar_offset", "tar_bytes")), strict=True)
+        counted = [(place, len(list(same))) for place, same in groupby(places)]
+        of_images = images(tar, [place for place, _ in counted])
+        each = (repeat(image, times) for image, (_, times) in zip(of_images, counted, strict=True))
+        return rows, zip(repeat(tar), chain.from_iterable(each))
+    return rows, zip(repeat(tar), images(tar, list(places)))
 
 
 def images(tar: str, places: Sequence[tuple[int, int]]) -> Iterator[bytes]:
@@ -87,48 +106,3 @@ def images(tar: str, places: Sequence[tuple[int, int]]) -> Iterator[bytes]:
         if len(data) != length:
             raise UnreadableError(f"{tar}: it ends {length - len(data):,} bytes before a sample does")
         yield data
-
-
-# Which samples a shard has -------------------------------------------------------------------------------------------
-
-
-def merged(
-    where: str, sequences: Sequence[Sequence[tuple[str, int]]], read: Callable[[str], Places], per_shard: int
-) -> list[list[Slice]]:
-    """Cuts several sequences of things (names and rows) into full shards, as `filled` one: all rows come in one order.
-
-    `read` gives the places of a thing, which rise in a sequence; those of one thing of each are in memory. `where` is
-    what an error names.
-    """
-    waiting = [_rising(where, map(read, (name for name, _ in things))) for things in sequences]
-    heads = {number: block for number, blocks in enumerate(waiting) if (block := next(blocks, None)) is not None}
-    owners, sizes = np.zeros(0, np.int64), list[list[int]]()  # sizes: rows of each sequence in each shard
-    while heads:
-        interrupts.check()
-        last = min(block[-1] for block in heads.values())  # all up to here are in memory
-        taken = {number: int(np.searchsorted(block, last, side="right")) for number, block in heads.items()}
-        places = np.concatenate([heads[number][:many] for number, many in taken.items()])
-        in_order = np.repeat(list(taken), list(taken.values()))[np.argsort(places, kind="stable")]
-        owners = np.concatenate([owners, in_order])
-        for number, many in taken.items():
-            rest = heads.pop(number)[many:]
-            block = rest if len(rest) else next(waiting[number], None)
-            if block is not None:
-                heads[number] = block
-        while len(owners) >= per_shard or (len(owners) and not heads):
-            sizes.append(np.bincount(owners[:per_shard], minlength=len(sequences)).tolist())
-            owners = owners[per_shard:]
-    of_sequences = [slices(things, [of_shard[number] for of_shard in sizes]) for number, things in enumerate(sequences)]
-    return [list(chain(*of_shard)) for of_shard in zip(*of_sequences, strict=True)]
-
-
-def _rising(where: str, blocks: Iterable[Places]) -> Iterator[Places]:
-    """Yields the blocks that have places."""
-    before = b""
-    for block in blocks:
-        if not len(block):
-            continue
-        if block[0] < before or (block[1:] < block[:-1]).any():
-            raise UnreadableError(f"{where}: samples are not in the order of image_id and key")
-        yield block
-        before = block[-1]

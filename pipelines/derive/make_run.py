@@ -30,7 +30,7 @@ from altalign.pipelines import curate
 from altalign.pipelines.card import CardFacts
 from altalign.pipelines.derive import copy_scores, copy_shards
 from altalign.pipelines.derive import parents as of_parents
-from altalign.pipelines.derive.copy_shards import Part, Places
+from altalign.pipelines.derive.copy_shards import Part
 from altalign.pipelines.derive.parents import Parent, of_unit, plan_of
 from altalign.pipelines.engine.jobs import started
 from altalign.pipelines.engine.options import options
@@ -38,6 +38,7 @@ from altalign.pipelines.figures import image_figures, personal_figures, text_fig
 from altalign.pipelines.opening import reopen, summary
 from altalign.pipelines.opening.reopen import Grounds, recording
 from altalign.pipelines.run import marks, outputs, shard_files
+from altalign.pipelines.run.shard_files import Places
 from altalign.pipelines.run.shard_tables import (
     CHOSEN,
     CHOSEN_ROWS,
@@ -204,8 +205,9 @@ def _plan_shards(parents: tuple[Parent, ...], run: Run) -> list[ShardUnit]:
         return np.array([image_id + key for image_id, key in both], "S64")
 
     where, per_shard = ", ".join(parent.folder for parent in parents), run.config.shards.samples_per_shard
-    if len(sequences) > 1:
-        shards = copy_shards.merged(where, list(sequences.values()), places, per_shard)
+    whole = run.config.shards.captions == "all"
+    if len(sequences) > 1 or whole:
+        shards = shard_files.merged(where, list(sequences.values()), places, per_shard, whole=whole)
     else:
         shards = shard_files.filled([thing for things in sequences.values() for thing in things], per_shard)
     return [
@@ -226,7 +228,7 @@ def _write(parents: tuple[Parent, ...], run: Run, unit: ShardUnit) -> ShardFacts
         parent, shard = of_unit(parents, name)
         part = Part(parent.path("shards"), shard.name, CHOSEN_ROWS.array(run, name)[begin:end])
         sequences.setdefault(_sequence_of(parents, name), []).append(part)
-    return copy_shards.copied(run.path("shards"), unit["name"], sequences.values())
+    return copy_shards.copied(run.path("shards"), unit["name"], sequences.values(), run.config.shards)
 
 
 # The end -------------------------------------------------------------------------------------------------------------

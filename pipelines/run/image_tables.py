@@ -1,6 +1,6 @@
 """What `fetch` and `decontaminate` hand on: units, facts in their marks, and tables."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -223,9 +223,9 @@ def kept_images(run: Run, name: str) -> pa.Table:
     return rows.take(first_of_each_image(rows))
 
 
-def kept_rows(run: Run, name: str) -> pa.Table:
-    """The rows (`FETCHED_ROW`) of a fetch unit that decontamination keeps."""
-    rows = FETCHED_ROWS.read(run, name)
+def kept_rows(run: Run, name: str, columns: Sequence[str] | None = None) -> pa.Table:
+    """The rows (`FETCHED_ROW`, or some columns of it) of a fetch unit that decontamination keeps."""
+    rows = parquet.read_table(FETCHED_ROWS.path(run, name), columns) if columns else FETCHED_ROWS.read(run, name)
     return rows.take(KEPT_ROWS.array(run, name)) if storage.exists(KEPT_ROWS.path(run, name)) else rows
 
 

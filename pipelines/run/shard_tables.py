@@ -50,7 +50,7 @@ CONCEPTS = Marks("select/concepts", CountedFacts)
 VALUES = Marks("select/values", CountedFacts)
 STEPS = (WRITTEN, CONCEPTS, VALUES, CHOSEN)
 
-SHARDS = Table("shards/*.tar", "of each pair KEY.jpg (or another image), KEY.txt and KEY.json")
+SHARDS = Table("shards/*.tar", "of each pair, or image, KEY.jpg (or another image), KEY.txt and KEY.json")
 SIDE_CARS = Table("shards/*.parquet", "the same pairs without images", SIDE_CAR)
 COUNTS_OF_RUN = Table("counts.parquet", "rows by stage, source and reason", COUNTS)
 SUMMARY = Table("summary.json", "the same in short")

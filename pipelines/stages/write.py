@@ -1,5 +1,7 @@
 """Write: kept pairs in the order of (image_id, key) go into shards of exactly `samples_per_shard`, with side-cars.
 
+With `captions = "all"` the kept pairs of an image are one sample.
+
 The manifest is written last.
 """
 
@@ -36,6 +38,7 @@ from altalign.pipelines.run import (
 )
 from altalign.pipelines.run.image_tables import DECONTAMINATED, FETCHED, IMAGES, kept_rows
 from altalign.pipelines.run.units import Run
+from altalign.storage import parquet
 
 READS = (
     image_tables.FETCHED_ROWS,
@@ -58,11 +61,24 @@ SECONDS_PER_SAMPLE = 0.1e-3  # docs/concepts/speed.md
 
 def plan(run: Run) -> list[shard_tables.ShardUnit]:
     """One unit a shard: which rows of which fetch units, in order."""
-    units = [(name, facts.kept) for name, facts in run.all_facts(DECONTAMINATED) if facts.kept]
+    units = {name: np.arange(facts.kept) for name, facts in run.all_facts(DECONTAMINATED) if facts.kept}
     return [
         shard_tables.ShardUnit(name=f"{number:05d}", rows=sum(end - begin for _, begin, end in parts), parts=[*parts])
-        for number, parts in enumerate(shard_files.filled(units, run.config.shards.samples_per_shard))
+        for number, parts in enumerate(cut(run, units))
     ]
+
+
+def cut(run: Run, units: Mapping[str, npt.NDArray[np.int64]]) -> list[list[shard_files.Slice]]:
+    """Cuts rows of fetch units, by their numbers among those that decontamination keeps, into full shards."""
+    things = [(name, len(numbers)) for name, numbers in units.items()]
+    if run.config.shards.captions == "one":
+        return shard_files.filled(things, run.config.shards.samples_per_shard)
+
+    def images(name: str) -> shard_files.Places:
+        rows = kept_rows(run, name, ["image_id"]).take(units[name])
+        return np.array(parquet.values(rows, "image_id"), "S32")
+
+    return shard_files.merged(run.folder, [things], images, run.config.shards.samples_per_shard, whole=True)
 
 
 def seconds(_run: Run, shards: Sequence[shard_tables.ShardUnit]) -> float:
@@ -88,7 +104,7 @@ def write_rows(run: Run, name: str, parts: Iterable[tuple[str, npt.NDArray[np.in
                     yield from (({**row, **stored}, data) for row in of_image)
 
     with STRICT_PILLOW, closing(samples()) as every:
-        return shard_files.write_shard(run.path("shards"), name, every)
+        return shard_files.write_shard(run.path("shards"), name, every, run.config.shards)
 
 
 def _stored(run: Run, unit: str, images: pa.Table) -> Iterator[tuple[dict[str, Any], bytes]]:

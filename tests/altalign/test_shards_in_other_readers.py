@@ -17,7 +17,7 @@ from PIL import Image
 
 from altalign.data import extras
 from altalign.data.key import image_id, sample_key
-from altalign.data.shards import EXTENSIONS, ShardWriter, write_sidecar
+from altalign.data.shards import EXTENSIONS, OF_CAPTIONS, ShardWriter, write_sidecar
 from tests.docs.blocks import ROOT, blocks
 
 GUIDE = ROOT / "docs" / "guides" / "read-the-shards.md"
@@ -209,3 +209,41 @@ def test_the_loader_of_open_clip_reads_every_sample(tmp_path: Path) -> None:
     assert [text for _, texts in batches for text in texts] == [row["caption"] for _, row in pairs]
     assert sum(len(images) for images, _ in batches) == len(pairs)
     assert all(image.shape == (30, 40, 3) for images, _ in batches for image in images)
+
+
+@pytest.mark.filterwarnings("ignore")  # of dependencies, of any kind
+def test_samples_of_all_captions_are_read_with_the_first_one_and_a_list(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of webdataset the captions of KEY.json; of `datasets` the same types whatever the first samples have."""
+    pairs = write_shard(tmp_path / "pairs.tar", ["jpeg"])
+    groups = [pairs[:1], pairs[1:4], pairs[4:5], pairs[5:6], pairs[6:7], pairs[7:]]
+    with (tmp_path / "00000.tar").open("wb") as file:
+        writer = ShardWriter(file)
+        for group in groups:
+            writer.write_all(group[0][0], [row for _, row in group], [1 / len(group)] * len(group))
+        writer.end()
+    expected = [
+        {"captions": [row["caption"] for _, row in group], "caption_keys": [row["key"] for _, row in group]}
+        | {"caption_shares": [1 / len(group)] * len(group)}
+        for group in groups
+    ]
+
+    def told(row: dict[str, Any]) -> dict[str, Any]:
+        return {name: row[name] for name in OF_CAPTIONS}
+
+    webdataset = pytest.importorskip("webdataset", reason="webdataset is not installed: uv sync --group test")
+    found = list(webdataset.WebDataset(str(tmp_path / "00000.tar"), shardshuffle=False))
+    assert [sample["txt"].decode() for sample in found] == [each["captions"][0] for each in expected]
+    assert [told(json.loads(sample["json"])) for sample in found] == expected
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    datasets = pytest.importorskip("datasets", reason="Hugging Face datasets is not installed: uv sync --group readers")
+    for streaming in (True, False):
+        rows = datasets.load_dataset(
+            "webdataset",
+            data_files={"train": str(tmp_path / "00000.tar")},
+            split="train",
+            streaming=streaming,
+            cache_dir=str(tmp_path / "cache"),
+        )
+        assert [told(sample["json"]) for sample in rows] == expected

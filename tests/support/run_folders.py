@@ -4,6 +4,7 @@ import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
@@ -60,12 +61,17 @@ def pairs(count: int, *, images: int = 0, sources: Sequence[str] = ("web",), fir
 
 
 def write_run(
-    folder: Path, of: Sequence[Pair], *, per_shard: int = 10, manifest: Mapping[str, Any] | None = None
+    folder: Path,
+    of: Sequence[Pair],
+    *,
+    per_shard: int = 10,
+    manifest: Mapping[str, Any] | None = None,
+    whole: bool = False,
 ) -> str:
-    """A finished run of these pairs, in their order; gives its folder."""
+    """A finished run of these pairs, in their order; gives its folder. Its samples may be `whole` images."""
     (folder / "shards").mkdir(parents=True)
     shards = [
-        _write_shard(folder / "shards" / f"{number:05}", of[first : first + per_shard])
+        _write_shard(folder / "shards" / f"{number:05}", of[first : first + per_shard], whole=whole)
         for number, first in enumerate(range(0, len(of), per_shard))
     ]
     whole = {"shards": shards, "pairs": len(of), "schema_version": SCHEMA_VERSION, **(manifest or {})}
@@ -91,10 +97,16 @@ def write_score(run: str, name: str, of: Mapping[str, Mapping[str, Any]], types:
     storage.write_sealed(str(folder / "manifest.json"), scores.manifest({**stated, "digest": "d" * 64}, shards))
 
 
-def _write_shard(stem: Path, of: Sequence[Pair]) -> dict[str, Any]:
+def _write_shard(stem: Path, of: Sequence[Pair], *, whole: bool) -> dict[str, Any]:
     with stem.with_suffix(".tar").open("wb") as file:
         writer = ShardWriter(file)
-        rows = [writer.write(pair.image, _row(pair)) for pair in of]
+        rows = list[dict[str, Any]]()
+        for _, same in groupby(of, lambda pair: pair.image_id if whole else pair.key):
+            pairs = list(same)
+            if whole:
+                rows += writer.write_all(pairs[0].image, [*map(_row, pairs)], [1 / len(pairs)] * len(pairs))
+            else:
+                rows += [writer.write(pair.image, _row(pair)) for pair in pairs]
         writer.end()
     with stem.with_suffix(".parquet").open("wb") as file:
         write_sidecar(rows, file, f"{stem.name}.tar")

@@ -16,7 +16,7 @@ from PIL import ImageFile
 
 from altalign.filters import image_headers, pixels
 from altalign.filters.readable import DECODER_ERRORS
-from altalign.train.data.order import of_visit
+from altalign.train.data.random_bits import of_visit
 from altalign.train.settings.data import DataSettings
 
 _ANY_NUMBER = 1 << 62  # curation's own limit was kept

@@ -8,8 +8,8 @@ import numpy as np
 import numpy.typing as npt
 
 from altalign.train.data.by_key import ByKey
-from altalign.train.data.order import of_visit
 from altalign.train.data.packed import ClassNumbers
+from altalign.train.data.random_bits import of_visit
 from altalign.train.data.tokenizer import CaptionTokenizer
 from altalign.train.settings.data import DataSettings
 from altalign.train.settings.nlip import CaptionerSettings

@@ -30,8 +30,9 @@ from altalign.train.data import augment, captions
 from altalign.train.data.batches import Batch, padded, widened
 from altalign.train.data.captions import Prompts, Swapped
 from altalign.train.data.on_device import Decoder, Undecoded, undecoded
-from altalign.train.data.order import Numbers, Order, Sampler
+from altalign.train.data.order import Order, Sampler
 from altalign.train.data.packed import ClassNumbers
+from altalign.train.data.random_bits import Numbers
 from altalign.train.data.samples import Samples, key_of
 from altalign.train.data.tokenizer import CaptionTokenizer
 from altalign.train.run.ranks import share
@@ -62,7 +63,7 @@ class _Piece(NamedTuple):
 
     batch: int
     first: int  # place in the global batch
-    pairs: Numbers
+    draws: Numbers
     epochs: Numbers
     is_last: bool  # of its batch, on this rank
 
@@ -112,10 +113,10 @@ def batches(
 
     def pieces() -> Iterator[_Piece]:
         for number in range(first_batch, after_batch) if after_batch is not None else count(first_batch):
-            pairs, epochs = sampler.batch(number)
+            draws, epochs = sampler.batch(number)
             for first in own[::size]:
                 after = min(own.stop, first + size)
-                yield _Piece(number, first, pairs[first:after], epochs[first:after], after == own.stop)
+                yield _Piece(number, first, draws[first:after], epochs[first:after], after == own.stop)
 
     workers, parts = settings.workers, list[Batch]()
     made = _by_workers(maker, pieces(), workers, -(-local // size)) if workers else (maker[piece] for piece in pieces())
@@ -195,9 +196,10 @@ class _Maker(Dataset[Any]):
             return piece, error
 
     def _made(self, piece: _Piece) -> _Made:
-        rows, lost = self.samples.pairs(piece.pairs), list[Undecodable]()
-        pairs = enumerate(zip(rows, self.samples.read(rows), strict=True))
-        seen = [self._seen(piece, place, row, pair, lost) for place, (row, pair) in pairs]
+        pairs, lost = self.samples.drawn(piece.draws, piece.epochs, self.seed), list[Undecodable]()
+        rows = self.samples.pairs(pairs)
+        read = enumerate(zip(pairs.tolist(), rows, self.samples.read(rows), strict=True))
+        seen = [self._seen(piece, place, *pair, lost) for place, pair in read]
         columns: Any = map(list, zip(*seen, strict=True))
         numbers, keys, texts, images = columns
         later = {place: image for place, image in enumerate(images) if isinstance(image, Undecoded)}
@@ -216,10 +218,10 @@ class _Maker(Dataset[Any]):
         return _Made(Batch(keys, sources, visits["epochs"], pixels, tokens, mask, prompted), lost, later)
 
     def _seen(
-        self, piece: _Piece, place: int, row: np.void, pair: tuple[bytes, str], lost: list[Undecodable]
+        self, piece: _Piece, place: int, number: int, row: np.void, pair: tuple[bytes, str], lost: list[Undecodable]
     ) -> tuple[int, str, str, Tensor | Undecoded]:
         """Number, key, caption and image of a pair of a piece, or of its first spare that decodes; adds those lost."""
-        number, epoch, position = int(piece.pairs[place]), int(piece.epochs[place]), piece.first + place
+        draw, epoch, position = int(piece.draws[place]), int(piece.epochs[place]), piece.first + place
         failed: list[tuple[str, str, str]] = []
         for attempt in range(_SPARES_AT_MOST + 1):
             (data, caption), key = pair, key_of(row)
@@ -232,8 +234,10 @@ class _Maker(Dataset[Any]):
             else:
                 lost += [Undecodable(piece.batch, position, *fault, spare=key) for fault in failed]
                 return number, key, caption, image
-            number = self.order.spare(number, piece.batch * self.size + position, attempt)
-            (row,) = spare = self.samples.pairs(np.array([number], np.int64))
+            draw = self.order.spare(draw, piece.batch * self.size + position, attempt)
+            numbers = self.samples.drawn(np.array([draw], np.int64), piece.epochs[place : place + 1], self.seed)
+            number = int(numbers[0])
+            (row,) = spare = self.samples.pairs(numbers)
             (pair,) = self.samples.read(spare)
         key, shard, why = failed[-1]
         raise UnreadableError(

@@ -18,43 +18,16 @@ from fractions import Fraction
 from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
 from altalign.errors import UsageError
 from altalign.train.data.index import Weights
+from altalign.train.data.random_bits import ALL_BITS, GOLDEN, Numbers, Words, keyed, mix
 from altalign.train.data.samples import Samples
 from altalign.train.settings.training import TrainConfig
 
-Words = npt.NDArray[np.uint64]
-Numbers = npt.NDArray[np.int64]
-
 # of the Feistel network; 4 are the least that hide its halves (Luby and Rackoff), and small domains want more
 _ROUNDS = 8
-_GOLDEN = 0x9E3779B97F4A7C15
-_ALL_BITS = 2**64 - 1
-_SLOTS, _PAIRS, _SPARES, _BATCHES, _STARTS, _RUNS = 1, 2, 3, 4, 10, 11  # what a random number is for; 5 to 9: others
-
-
-def mix(words: Words) -> Words:
-    """Scrambles 64 bits, one to one (the finaliser of SplitMix64)."""
-    words = (words ^ (words >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    words = (words ^ (words >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    return words ^ (words >> np.uint64(31))
-
-
-def keyed(*parts: "int | Words | Numbers") -> Words:
-    """64 random bits of some numbers, which broadcast: uint64 of their shape."""
-    key = np.zeros(1, np.uint64)
-    for part in parts:
-        word = np.uint64(part & _ALL_BITS) if isinstance(part, int) else part.astype(np.uint64)
-        key = mix((key ^ word) + np.uint64(_GOLDEN))
-    return key
-
-
-def of_visit(seed: int, epoch: int, key: str, *what: "int | Numbers") -> Words:
-    """64 random bits of a visit of a pair, by its key of 32 hex digits, and of what they are for."""
-    number = int(key, 16)
-    return keyed(seed, epoch, number >> 64, number, *what)
+_SLOTS, _PAIRS, _SPARES, _BATCHES, _STARTS, _RUNS = 1, 2, 3, 4, 10, 11  # what a random number is for; others: others
 
 
 def permuted(places: Words, sizes: Words, keys: Words) -> Words:
@@ -80,7 +53,7 @@ def _feistel(values: Words, bits: Words, keys: Words) -> Words:
     low, high = values & low_mask, values >> low_bits
 
     def scrambled(half: Words, number: int) -> Words:
-        return mix(mix(half + keys) ^ np.uint64(_GOLDEN * number & _ALL_BITS)) >> np.uint64(16)
+        return mix(mix(half + keys) ^ np.uint64(GOLDEN * number & ALL_BITS)) >> np.uint64(16)
 
     for number in range(1, _ROUNDS, 2):
         low = low ^ (scrambled(high, number) & low_mask)
@@ -322,7 +295,7 @@ def global_batches(config: TrainConfig, samples: Samples) -> Sampler:
     """The global batches of a training, of these pairs. Raises UsageError: the settings do not fit them."""
     data, size = config.data, config.loop.global_batch
     order = Order(
-        samples.sources,
+        samples.draws,
         data.source_weights,
         config.run.seed,
         sequential=data.sampling == "sequential",
@@ -335,5 +308,5 @@ def global_batches(config: TrainConfig, samples: Samples) -> Sampler:
             "negative; give fewer"
         )
     if data.sampling == "distinct_images":
-        return DistinctImages(order, size, samples.images_of)
+        return DistinctImages(order, size, lambda draws: samples.images_of(samples.firsts(draws)))
     return OneSource(order, size) if data.sampling == "one_source" else Sampler(order, size)

@@ -15,7 +15,7 @@ from typing import Any, ClassVar, Self
 
 from altalign import storage
 from altalign.data.key import image_id, sample_key
-from altalign.data.schema import SCHEMA_VERSION
+from altalign.data.schema import SCHEMA_VERSION, SampleRow
 from altalign.data.shards import EXTENSIONS, ShardWriter, write_sidecar
 from altalign.errors import UnreadableError, UsageError
 from altalign.eval.class_names import Classes
@@ -28,7 +28,7 @@ CLASSES = "classes.json"
 
 _MARK = "packed.json"
 _AS_NOW = {"schema_version": SCHEMA_VERSION}  # with another one it is packed again
-_PAIRS = 10_000  # of a shard
+_IMAGES = 10_000  # of a shard
 
 _Say = Callable[[str], None]
 
@@ -128,12 +128,13 @@ def _write(
     storage.delete(folder)
     if numbers is not None:
         numbers.write(storage.join(folder, CLASSES))
-    shards, pairs = list[dict[str, Any]](), _pairs(images, left_out)
-    while first := list(islice(pairs, 1)):
+    shards, of_images = list[dict[str, Any]](), _rows(images, left_out)
+    while first := list(islice(of_images, 1)):
         stem = storage.join(folder, "shards", f"{len(shards):05}")
         with storage.write(f"{stem}.tar") as file:
-            writer = ShardWriter(file)
-            rows = [writer.write(*pair) for pair in chain(first, islice(pairs, _PAIRS - 1))]
+            writer, rows = ShardWriter(file), list[SampleRow]()
+            for image, of_image in chain(first, islice(of_images, _IMAGES - 1)):
+                rows += writer.write_all(image, of_image, [1 / len(of_image)] * len(of_image))
             writer.end()
         with storage.write(f"{stem}.parquet") as file:
             write_sidecar(rows, file, f"{len(shards):05}.tar")
@@ -149,7 +150,7 @@ def _write(
     storage.write_json(storage.join(folder, _MARK), {"asked": source, "left_out": left_out})
 
 
-def _pairs(images: Iterable[CaptionedImage], left_out: Counter[str]) -> Iterator[tuple[bytes, dict[str, object]]]:
+def _rows(images: Iterable[CaptionedImage], left_out: Counter[str]) -> Iterator[tuple[bytes, list[SampleRow]]]:
     """Images and rows of the side-car, one of each caption; counts what is no image."""
     for one in images:
         image_format = sniff(one.image)
@@ -161,6 +162,5 @@ def _pairs(images: Iterable[CaptionedImage], left_out: Counter[str]) -> Iterator
         of_image |= {"sha256": digest, "found_sha256": digest, "source": "packed", "source_key": one.name}
         of_image |= dict.fromkeys(("image_url", "page_url", "extra", "preferences"))
         of_image |= dict.fromkeys(("width", "height", "tar_offset", "tar_bytes"), 0)  # it is not decoded here
-        for caption in one.captions:
-            own = {"key": sample_key(digest, caption), "caption": caption, "words": len(caption.split())}
-            yield one.image, {**of_image, **own}
+        own = ({"key": sample_key(digest, each), "caption": each, "words": len(each.split())} for each in one.captions)
+        yield one.image, [{**of_image, **of_pair} for of_pair in own]

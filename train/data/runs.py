@@ -5,7 +5,7 @@ A condition and a column of weights read columns of the side-cars, kept columns,
 
 import io
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from hashlib import sha256
 from typing import NamedTuple
 
@@ -59,7 +59,7 @@ class Runs:
         self.data = data or DataSettings()
         self.shards, self.manifests = list[Shard](), dict[str, str]()
         self.clusters, self.scores = dict[str, tuple[int, str]](), dict[str, str]()
-        self._known = dict[str, Known]()
+        self._known, self._own_shares = dict[str, Known](), dict[str, Mapping[str, float]]()
         self._conditions = [where.parsed(self.data.where)] if self.data.where else []
         of_where = [name for condition in self._conditions for name in condition.columns()]
         self.columns = list(dict.fromkeys([*of_where, *filter(None, [self.data.weight_by])]))
@@ -67,6 +67,10 @@ class Runs:
             if folder in self.manifests:
                 raise UsageError(f"[data] runs: {folder} is there twice; name it once")
             self.manifests[folder], shards = _manifest(folder)
+            settings = storage.join(folder, "config.toml")
+            if self.data.captions == "drawn":  # packed tars and tables have no settings
+                is_there = storage.exists(settings)
+                self._own_shares[folder] = CurateConfig.load(settings, []).shards.caption_shares if is_there else {}
             self.shards.extend(shards)
             if self.data.sources == "clusters":
                 path = storage.join(folder, "clusters", "clusters.json")
@@ -139,6 +143,18 @@ class Runs:
         why[stays & ~has_value] = "missing"
         why[stays & has_value & (weights == 0)] = "weight"
         return why, weights
+
+    def shares(self, number: int, table: pa.Table) -> npt.NDArray[np.float64]:
+        """How often each caption of a shard is drawn beside others of its image: float64[n], in any unit.
+
+        Raises UsageError: `caption_shares` lacks one of the sources.
+        """
+        shares = self.data.caption_shares or self._own_shares.get(self.shards[number].folder, {})
+        sources = [str(source) for source in table["source"].to_pylist()]
+        if shares and (missing := sorted({*sources} - shares.keys())):
+            why = f"no share for {missing[0]}; give each source one, 0 to leave it out"
+            raise UsageError(f"[data] caption_shares: {why}")
+        return np.array([shares.get(source, 1.0) for source in sources], np.float64)
 
     def sources_of(self, number: int, table: pa.Table) -> "pa.Array[pa.StringScalar]":
         """The source of each pair of a shard, its input or its cluster. Raises UnreadableError: of other pairs."""

@@ -18,10 +18,12 @@ from altalign.eval.image_sources import Images
 from altalign.eval.sets import ImageSet
 from altalign.train.data import index
 from altalign.train.data.index import Pairs, Weights
+from altalign.train.data.random_bits import Numbers, keyed
 from altalign.train.data.runs import Runs
 
 # bytes that are read for nothing: what a tar has between two pairs, the second's row in JSON above all
 _BETWEEN = 16 << 10
+_CAPTION = 12  # what the random numbers are for
 _TOGETHER = 256  # pairs that one read brings, at most
 _HELD_OUT_TOGETHER = 64  # pairs that are held out, in memory at a time
 
@@ -38,12 +40,15 @@ class Decoded(NamedTuple):
 class Samples:
     """The pairs that are trained on, numbered source by source in the order of their names, with the index's `facts`.
 
-    `sources` has the number of pairs of each source. Files are mapped anew for each look, so all of it travels.
+    `sources` has the number of pairs of each source, `draws` of what is drawn: of pairs, or of images, one of whose
+    captions is drawn at each visit. Draws are numbered apart, in the same way. Files are mapped anew for each look, so
+    all of it travels.
     """
 
     def __init__(self, folder: str, runs: Runs, facts: Mapping[str, Any]):
         self.folder, self.runs, self.facts = folder, runs, facts
         self.sources: dict[str, int] = {name: source["pairs"] for name, source in facts["sources"].items()}
+        self.draws: dict[str, int] = {name: of.get("draws", of["pairs"]) for name, of in facts["sources"].items()}
         self._ends = np.cumsum(list(self.sources.values()), dtype=np.int64)
         files = [source["file"] for source in facts["sources"].values()]
         self._files = [storage.mappable(storage.join(folder, file)) for file in files]
@@ -68,6 +73,30 @@ class Samples:
             for name, source in self.facts["sources"].items()
             if "weights" in source and source["pairs"]
         }
+
+    def firsts(self, draws: Numbers) -> Numbers:
+        """Numbers of pairs of the images of these draws."""
+        return self._captions_at(draws, np.zeros(len(draws)))
+
+    def drawn(self, draws: Numbers, epochs: Numbers, seed: int) -> Numbers:
+        """Numbers of the pairs of draws: of an image a caption by its share, by seed, epoch and image."""
+        if self.draws == self.sources:
+            return draws
+        ids = self.pairs(self.firsts(draws))["image_id"].astype(np.uint64)
+        points = (keyed(seed, epochs, ids[:, 0], ids[:, 1], _CAPTION) >> np.uint64(11)) / 2.0**53  # [0, 1)
+        return self._captions_at(draws, points)
+
+    def _captions_at(self, draws: Numbers, points: npt.NDArray[np.float64]) -> Numbers:
+        pairs, ends = draws.copy(), np.cumsum(list(self.draws.values()))
+        which = np.searchsorted(ends, draws, side="right")
+        for source, (of, name) in enumerate((of, name) for name, of in self.facts["sources"].items()):
+            of_source = which == source
+            if "images" in of and of_source.any():
+                paths = (storage.mappable(storage.join(self.folder, of[file])) for file in ("images", "shares"))
+                places = draws[of_source] - (ends[source] - self.draws[name])
+                found = index.Captions(*paths).at(places, points[of_source])
+                pairs[of_source] = self._ends[source] - self.sources[name] + found
+        return pairs
 
     def pairs(self, numbers: npt.NDArray[np.int64]) -> Pairs:
         """The index entries of pairs: `index.PAIR`[n] of int64[n]."""

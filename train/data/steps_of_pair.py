@@ -81,7 +81,8 @@ class Trained:
             pairs, last = part.pairs_of(keys), steps if part.last is None else min(steps, part.last)
             numbers = np.array(sorted(pairs), np.int64)
             for step in range(part.first, last if pairs else 0):
-                batch, epochs = part.sampler.batch(step)
+                draws, epochs = part.sampler.batch(step)
+                batch = part.samples.drawn(draws, epochs, part.sampler.order.seed)
                 for place in np.flatnonzero(np.isin(batch, numbers)).tolist():
                     yield Seen(step + 1, int(epochs[place]), pairs[int(batch[place])])
 

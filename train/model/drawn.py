@@ -8,7 +8,7 @@ import numpy as np
 import torch
 
 from altalign.errors import UsageError
-from altalign.train.data.order import keyed
+from altalign.train.data.random_bits import keyed
 from altalign.train.model.vision_transformer import patch_px
 from altalign.train.settings.training import ImageTowerSettings, LossSettings
 

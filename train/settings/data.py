@@ -27,6 +27,13 @@ class DataSettings(Settings):
     """Tables: column of image bytes."""
     caption_column: str = "caption"
     """Tables: column of a caption or a list of captions."""
+    captions: Literal["each", "drawn"] = "each"  # ours
+    """`each`: every caption of an image is a pair to train on. `drawn`: an image is drawn, and one of its captions by
+    its share, anew at each visit.
+    """
+    caption_shares: dict[str, AtLeast0] = Field(default_factory=dict)  # ours
+    """With `captions = "drawn"`: weights of an image's captions by the name of their input. Empty: those of each run's
+    `[shards]`, or all alike."""
     held_out: Share = 0.0  # ours
     """Share of images kept for evaluation, chosen by the hash of `image_id`."""
     pairs: Whole = 0
@@ -35,6 +42,10 @@ class DataSettings(Settings):
     """Train on pairs that meet this condition, as in `altalign select`. Held-out pairs stay. Empty: all."""
     weight_by: str = ""  # ours
     """A numeric column: pairs are drawn in proportion to it. Empty: all alike."""
+    soft_cap: AtLeast0 = 0.0
+    """Above 0: soft-cap sampling by `weight_by` (FLYT: 0.15): each draw of a pair takes this from the logarithm of its
+    weight.
+    """
     nulls: Literal["", "drop", "keep"] = ""  # ours
     """Pairs without a value that `where` or `weight_by` reads; required if there may be some. `keep` gives no weight.
     """
@@ -93,6 +104,10 @@ class DataSettings(Settings):
             raise ValueError('decoding = "device" with auto_augment, which workers do; leave one of both out')
         if self.nulls and not (self.where or self.weight_by):
             raise ValueError("nulls without where or weight_by, which read values; leave it out")
+        if self.soft_cap and not self.weight_by:
+            raise ValueError("soft_cap without weight_by, whose draws it caps; leave it out")
+        if self.caption_shares and self.captions == "each":
+            raise ValueError('caption_shares without captions = "drawn"; leave it out')
         if self.source_weights and not sum(self.source_weights.values()):
             raise ValueError("source_weights are all 0: nothing would be drawn; give one source a weight above 0")
         return self

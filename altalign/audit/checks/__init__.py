@@ -128,7 +128,7 @@ def run_checks(run: RunFolder, *, shards_at_most: int | None = None, images_at_m
     shards = _read_shards(names, rows, rules, decoded_below=(decoded << 64) // max(1, rows))
     for each in shards:
         findings.add(each.findings)
-    totals.check_shards(shards, manifest, findings)
+    totals.check_shards(shards, manifest, run.config.shards, findings)
     is_whole = len(names) == len(entries)
     if counts is not None and is_whole and all(each.rows is not None for each in shards):
         totals.check_against_shards(run, counts, shards, findings)

@@ -4,7 +4,9 @@ import hashlib
 from collections import Counter, deque
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Any, BinaryIO, TypeAlias, cast
+from itertools import groupby
+from operator import itemgetter
+from typing import Any, BinaryIO, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -23,7 +25,7 @@ from altalign.filters import image, pixels
 from altalign.filters.image_headers import STRICT_PILLOW, is_plain_jpeg
 from altalign.machine import interrupts, memory
 from altalign.machine.threads import AHEAD_BYTES, OF_PROCESS, in_order
-from altalign.settings.curate import CurateConfig
+from altalign.settings.curate import CurateConfig, ShardsSettings
 
 Column: TypeAlias = "pa.ChunkedArray[Any]"
 
@@ -148,25 +150,26 @@ def _images(rules: Rules, rows: pa.Table, name: str, checked: CheckedShard) -> I
             yield data
 
     findings.saw("tars")
-    left, place = (row for batch in rows.to_batches(max_chunksize=_ROWS) for row in batch.to_pylist()), 0
+    every = (row for batch in rows.to_batches(max_chunksize=_ROWS) for row in batch.to_pylist())
+    left, place = (list(same) for _, same in groupby(every, itemgetter("tar_offset"))), 0  # of a sample each
     try:
         with storage.open_read(rules.run.path("shards", f"{checked.name}.tar")) as file:
             pieces = read(file)
             try:
                 for members in shards.members(pieces):
                     interrupts.check()
-                    if (row := cast(SampleRow | None, next(left, None))) is None:
+                    if not (of_sample := next(left, [])):
                         findings.fails("members", f"{name}: {members[0][0]} is in no row of the side-car")
                     else:
                         findings.saw("members")
-                        if wrong := _wrong_members(members, place + _BLOCK, row):
-                            findings.fails("members", f"{name}: {row['key']}: {wrong}")
-                        if place + _BLOCK == row["tar_offset"]:
-                            yield row, members[0][1]
+                        if wrong := _wrong_members(members, place + _BLOCK, of_sample, rules.config.shards):
+                            findings.fails("members", f"{name}: {of_sample[0]['key']}: {wrong}")
+                        if place + _BLOCK == of_sample[0]["tar_offset"]:
+                            yield from ((row, members[0][1]) for row in of_sample)
                     place += sum(_BLOCK + len(content) + -len(content) % _BLOCK for _, content in members)
-                for row in left:
+                for of_sample in left:
                     findings.saw("members")
-                    findings.fails("members", f"{name}: {row['key']}: it is not in the tar")
+                    findings.fails("members", f"{name}: {of_sample[0]['key']}: it is not in the tar")
                 deque(pieces, maxlen=0)
                 if size != place + _END or any(end):
                     raise ValueError(f"byte {place:,}: not two blocks of zeros and the end of the file")
@@ -178,8 +181,9 @@ def _images(rules: Rules, rows: pa.Table, name: str, checked: CheckedShard) -> I
         findings.fails("tars", f"{name}: {error.strerror}")
 
 
-def _wrong_members(members: shards.Members, offset: int, row: SampleRow) -> str:
-    """What is wrong with the members of a sample, whose image is at this offset; empty if nothing is."""
+def _wrong_members(members: shards.Members, offset: int, rows: list[SampleRow], settings: ShardsSettings) -> str:
+    """What is wrong with the members of a sample of these rows, whose image is at this offset; empty if nothing is."""
+    row = rows[0]
     try:
         sample = shards.decoded(members)
     except (ValueError, TypeError, RecursionError) as error:
@@ -190,7 +194,14 @@ def _wrong_members(members: shards.Members, offset: int, row: SampleRow) -> str:
         return "its image is not where the side-car says"
     if sample.caption != row["caption"]:
         return "its .txt is not the caption of the side-car"
-    return "" if sample.row == row else "its .json is not the row of the side-car"
+    if sample.row != row:
+        return "its .json is not the row of the side-car"
+    captions = None
+    if settings.captions == "all":
+        texts, keys, sources = ([each[name] for each in rows] for name in ("caption", "key", "source"))
+        captions = dict(zip(shards.OF_CAPTIONS, (texts, keys, settings.shares(sources)), strict=True))
+    is_whole = sample.captions == captions and (captions or len(rows) == 1)
+    return "" if is_whole else "the captions of its .json are not the rows of the side-car"
 
 
 # The images -----------------------------------------------------------------------------------------------------------

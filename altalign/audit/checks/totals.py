@@ -26,6 +26,7 @@ from altalign.data.reasons import KEPT, DropReason, Stage
 from altalign.data.schema import COUNTS, RULES_VERSION, SCHEMA_VERSION
 from altalign.errors import AltalignError, CountsError, UnreadableError
 from altalign.machine import interrupts
+from altalign.settings.curate import ShardsSettings
 
 _NAME = re.compile(r"(g[0-9]{4,}-)?[0-9]{5,}\.tar")
 _OF_ANOTHER_RUN = re.compile(r"[0-9a-f]{8}-")  # what a file of another run's rows begins with
@@ -115,6 +116,7 @@ def check_manifest(run: RunFolder, manifest: Manifest, findings: Findings) -> No
     _, removed_from = rows.removed_pairs(run)
     entries, is_grown = manifest.entries, generations.in_manifest(manifest.facts) > 1
     full, last = run.config.shards.samples_per_shard, next(reversed(entries), "")
+    is_whole = run.config.shards.captions == "all"  # then rows are not samples
     findings.saw("manifest", len(entries))
     findings.saw("shard_sizes", len(entries))
     places = {name: (generations.number_of(name), int(name.rpartition("-")[2])) for name in entries}
@@ -123,7 +125,8 @@ def check_manifest(run: RunFolder, manifest: Manifest, findings: Findings) -> No
             findings.fails("manifest", f"manifest.json: {name}.tar comes after a later shard")
     for name, entry in entries.items():
         may_be_short = is_grown or name == last or full <= entry["rows"] + removed_from[name]
-        if not (entry["rows"] == full or (may_be_short and 0 < entry["rows"] < full)):
+        is_full = entry["rows"] >= full if is_whole else entry["rows"] == full
+        if not (is_full or (may_be_short and 0 < entry["rows"] < full)):
             why = f"{entry['rows']:,} samples, [shards] samples_per_shard = {full:,}"
             findings.fails("shard_sizes", f"manifest.json: {name}.tar has {why}")
     if manifest.facts["pairs"] != (pairs := sum(entry["rows"] for entry in entries.values())):
@@ -131,8 +134,11 @@ def check_manifest(run: RunFolder, manifest: Manifest, findings: Findings) -> No
         findings.fails("manifest", f"manifest.json: {why}")
 
 
-def check_shards(shards: Sequence[CheckedShard], manifest: Manifest, findings: Findings) -> None:
+def check_shards(
+    shards: Sequence[CheckedShard], manifest: Manifest, settings: ShardsSettings, findings: Findings
+) -> None:
     """Compares shards with the manifest, and the last sample of each with the first of the next of its generation."""
+    is_whole, full_size = settings.captions == "all", settings.samples_per_shard
     for shard in shards:
         entry, name = manifest.entries[shard.name], f"shards/{shard.name}"
         findings.saw("digests", 2)
@@ -142,6 +148,9 @@ def check_shards(shards: Sequence[CheckedShard], manifest: Manifest, findings: F
                 findings.fails("digests", f"{name}.{ending}: its SHA-256 is {digest}, the manifest says {noted}")
         if shard.rows is not None and shard.rows != entry["rows"]:
             findings.fails("shard_sizes", f"{name}.parquet: {shard.rows:,} rows, the manifest says {entry['rows']:,}")
+        if is_whole and shard.images > full_size:
+            why = f"{shard.images:,} images, [shards] samples_per_shard = {full_size:,}"
+            findings.fails("shard_sizes", f"{name}.parquet: {why}")
     full = [each for each in shards if each.rows]
     for name in ("order", DropReason.PAIR_REPEATED):
         findings.saw(name, int(bool(full)))
@@ -149,6 +158,8 @@ def check_shards(shards: Sequence[CheckedShard], manifest: Manifest, findings: F
         if generations.number_of(before.name) == generations.number_of(after.name):
             last, first = (np.array([end], "S64") for end in (before.last, after.first))
             check_neighbours(last, first, f"shards/{after.name}.parquet", findings)
+            if is_whole and before.last[:32] == after.first[:32]:
+                findings.fails("members", f"shards/{after.name}.tar: captions of its first image are in {before.name}")
 
 
 # Counts ---------------------------------------------------------------------------------------------------------------

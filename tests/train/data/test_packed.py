@@ -1,6 +1,7 @@
 """Training on tars and tables that no curation has made."""
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -12,11 +13,12 @@ import pytest
 from altalign import cli
 from altalign.data.schema import SCHEMA_VERSION
 from altalign.train.data import packed
+from altalign.train.data.runs import Runs
 from altalign.train.data.samples import Samples
 from altalign.train.settings.training import DataSettings
 from tests.support.run_folders import picture
 from tests.support.tars import tar
-from tests.train.test_training_run import written
+from tests.train.test_training_run import weights, written
 
 
 def inputs(folder: Path, number: int = 12) -> dict[str, Any]:
@@ -68,6 +70,35 @@ def test_every_pair_is_packed_once_and_what_is_left_out_is_said(tmp_path: Path) 
     mark.write_text(mark.read_text().replace(f'"schema_version": {SCHEMA_VERSION}', '"schema_version": 3'))
     packed.pack(str(tmp_path / "packed"), chosen, again.append)
     assert again == said
+
+
+def test_an_image_with_several_captions_is_packed_once_and_one_of_them_is_drawn(tmp_path: Path) -> None:
+    chosen = DataSettings.from_values({**inputs(tmp_path), "captions": "drawn"}, where="test")
+    folder = packed.pack(str(tmp_path / "packed"), chosen, lambda _: None)
+    samples = Samples.open(str(tmp_path / "index"), Runs([folder], chosen))
+    assert (len(samples), samples.draws) == (36, {"packed": 24})
+    tar = b"".join(path.read_bytes() for path in sorted(Path(folder, "shards").glob("*.tar")))
+    assert [tar.count(picture(100 + n)) for n in range(12)] == [1] * 12
+    numbers = [samples.drawn(np.arange(24), np.full(24, epoch), 1) for epoch in range(20)]
+    said = [
+        {caption for _, caption in samples.read(samples.pairs(np.unique(some)))} for some in zip(*numbers, strict=True)
+    ]
+    assert sorted(map(sorted, said)) == sorted(
+        [[f"caption {n} of a kite"] for n in range(12)] + [[f"table {n}", "twice"] for n in range(12)]
+    )
+
+
+@pytest.mark.trained
+def test_a_training_on_drawn_captions_goes_on_bit_for_bit(tmp_path: Path) -> None:
+    config = written(tmp_path, data={**inputs(tmp_path, 24), "captions": "drawn"})
+    assert cli.main(["train", config]) == 0
+    whole = weights(tmp_path)
+    for path in (tmp_path / "trained" / "checkpoints").iterdir():
+        if path.name != "step-0000003":
+            shutil.rmtree(path)
+    shutil.rmtree(tmp_path / "trained" / "index")
+    assert cli.main(["train", config]) == 0
+    assert weights(tmp_path) == whole
 
 
 @pytest.mark.trained

@@ -211,6 +211,24 @@ def test_loss_gradient_and_step_are_those_of_open_clip(kind: str, tmp_path: Path
         assert learner.model.temperature.bias.item() == pytest.approx(theirs.logit_bias.item(), rel=1e-4)
 
 
+@needs_open_clip
+@pytest.mark.parametrize("groups", [1, 2])
+def test_frozen_groups_are_those_that_open_clip_locks(groups: int, tmp_path: Path) -> None:
+    """Of open_clip's four groups: embeddings, a block, the last block with its norm, the projection."""
+    theirs = of_open_clip("clip")
+    save_file(theirs.state_dict(), tmp_path / "weights.safetensors")
+    theirs.lock_image_tower(unlocked_groups=4 - groups)
+    locked = {name for name, one in theirs.visual.named_parameters() if not one.requires_grad}
+    every = published.as_ours({name: torch.ones_like(one) for name, one in theirs.named_parameters()})
+    of_ours = published.as_ours(
+        {name: torch.full_like(one, float(one.requires_grad)) for name, one in theirs.named_parameters()}
+    )
+    own = ours({**CLIP, "frozen_groups": groups}, CLIP_TEXT, str(tmp_path / "weights.safetensors"))
+    frozen = {name for name, one in own.named_parameters() if not one.requires_grad}
+    assert locked
+    assert frozen == {name for name in every if name.startswith("image_tower") and not of_ours[name].any()}
+
+
 def words_of_clip() -> str:
     """A tokenizer.json as CLIP's, of small letters alone."""
     letters = [chr(97 + number) for number in range(26)]

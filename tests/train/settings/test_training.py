@@ -109,6 +109,11 @@ def test_configs_of_fine_tuning_have_the_papers_numbers() -> None:
             {"loop": {"speed": "recorded"}, "image_tower": {"frozen_groups": 2}},
             'speed = "recorded" with [image_tower] frozen_groups: they do not go together',
         ),
+        ({"data": {"soft_cap": 0.15}}, "here [data]: soft_cap without weight_by, whose draws it caps; leave it out"),
+        (
+            {"data": {"caption_shares": {"a": 1}}},
+            'here [data]: caption_shares without captions = "drawn"; leave it out',
+        ),
         ({"optimizer": {"layer_decay": {"image_tower": 1.5}}}, "[optimizer] layer_decay, image_tower = 1.5: too large"),
     ],
 )
