@@ -133,7 +133,7 @@ def _run(args: list[str], verbs: Verbs) -> int:
 
 
 def _words_before(verbs: Verbs) -> list[str]:
-    """The words before the one that a shell completes; where that is the verb, it is completed, and the process ends."""
+    """The words before the one that a shell completes; where it is the verb, it is completed, and the process ends."""
     import argcomplete
     from argcomplete.lexers import split_line
 
