@@ -271,8 +271,12 @@ def _joined(
 def _verdicts(run: RunFolder, numbers: dict[str, int]) -> Iterator[tuple[str, pa.Table]]:
     """Key and number of the verdict of each row, a row group at a time, with its file. Numbers new verdicts."""
     folders = {run.path("dropped", stage): stage for stage in rows.STAGES if stage != Stage.EXTRACT}
-    for folder, stage in {run.path("shards"): "", **folders}.items():
-        for path in (storage.join(folder, name) for name in storage.names(folder, ".parquet")):
+    of_stages = {run.path("shards"): "", **folders}.items()
+    files = [
+        (storage.join(folder, name), stage) for folder, stage in of_stages for name in storage.names(folder, ".parquet")
+    ]
+    with terminal.progress_bar("reading verdicts", len(files), "files") as advance:
+        for path, stage in files:
             for group in rows.row_groups(path, ["key", "reason"] if stage else ["key"]):
                 known: Any = pa.repeat(pa.scalar(numbers[KEPT], pa.uint16()), len(group))
                 if stage:
@@ -282,3 +286,4 @@ def _verdicts(run: RunFolder, numbers: dict[str, int]) -> Iterator[tuple[str, pa
                     of_names = [numbers.setdefault(name, len(numbers)) for name in names]
                     known = pa.array(of_names, pa.uint16()).take(reasons.indices)
                 yield path, pa.table({"key": group["key"], "verdict": known})
+            advance()
