@@ -1,5 +1,6 @@
 # Every target sets up what it needs: a machine with git, make and Python 3.11, 3.12, 3.13 or 3.14 is enough.
 PYTHON ?= python3
+FOUND_PYTHON = $(or $(shell command -v $(PYTHON)),$(error $(PYTHON): no such program; give PYTHON=… of Python 3.11 to 3.14))
 CONFIG ?= configs/demo.toml
 RUNNER ?=
 FLAGS ?=
@@ -54,32 +55,32 @@ help:
 	@echo "make setup              .venv/bin/altalign, from uv.lock; EXTRAS=nsfw,open_clip with the packages of these extras"
 
 $(UV):
-	@$(PYTHON) -c 'import sys; sys.exit("altalign needs Python 3.11, 3.12, 3.13 or 3.14; this is " + sys.version.split()[0] + ": give PYTHON=…") if not (3, 11) <= sys.version_info[:2] <= (3, 14) else None'
+	@$(FOUND_PYTHON) -c 'import sys; sys.exit("altalign needs Python 3.11, 3.12, 3.13 or 3.14; this is " + sys.version.split()[0] + ": give PYTHON=…") if not (3, 11) <= sys.version_info[:2] <= (3, 14) else None'
 	@echo "installing uv into $(CACHE)/uv" >&2
-	@$(PYTHON) -m venv $(CACHE)/uv
+	@$(FOUND_PYTHON) -m venv $(CACHE)/uv
 	@$(CACHE)/uv/bin/pip install --quiet --disable-pip-version-check --require-hashes -r uv.txt
 
 # Stamps: an environment is made anew only when the lock file changed. Bytecode at once: where Python writes none itself, every
 # start would compile for longer than it works.
 $(VENV)/.curate: $(UV) pyproject.toml uv.lock
 	@echo "installing altalign into $(VENV): about 1 GB, once" >&2
-	@$(UV) sync --locked --quiet --python $(shell command -v $(PYTHON)) --compile-bytecode --inexact
+	@$(UV) sync --locked --quiet --python $(FOUND_PYTHON) --compile-bytecode --inexact
 	@touch $@
 
 $(VENV)/.train: $(UV) pyproject.toml uv.lock
 	@echo "installing altalign with torch into $(VENV): about 5.5 GB, once" >&2
-	@$(UV) sync --locked --quiet --python $(shell command -v $(PYTHON)) --compile-bytecode --inexact --extra train
+	@$(UV) sync --locked --quiet --python $(FOUND_PYTHON) --compile-bytecode --inexact --extra train
 	@touch $@ $(VENV)/.curate
 
 $(VENV)/.dev: $(UV) pyproject.toml uv.lock
 	@echo "installing what development and tests need into $(VENV): about 7 GB, once" >&2
-	@$(UV) sync --locked --quiet --python $(shell command -v $(PYTHON)) --compile-bytecode --inexact --group dev
+	@$(UV) sync --locked --quiet --python $(FOUND_PYTHON) --compile-bytecode --inexact --group dev
 	@touch $@ $(VENV)/.curate $(VENV)/.train
 
 # EXTRAS=nsfw,open_clip brings the packages of these extras too, which stay; pyproject.toml has all of them.
 COMMA := ,
 setup: $(VENV)/.curate
-	@$(if $(EXTRAS),$(UV) sync --locked --quiet --python $(shell command -v $(PYTHON)) --compile-bytecode --inexact $(addprefix --extra ,$(subst $(COMMA), ,$(EXTRAS))))
+	@$(if $(EXTRAS),$(UV) sync --locked --quiet --python $(FOUND_PYTHON) --compile-bytecode --inexact $(addprefix --extra ,$(subst $(COMMA), ,$(EXTRAS))))
 setup-dev: $(VENV)/.dev
 
 demo-web/README.md: $(VENV)/.curate
@@ -159,14 +160,13 @@ test-clusters-all: $(VENV)/.dev
 	ALTALIGN_KILLS_IN=all $(VENV)/bin/python -m pytest tests/end_to_end/test_clusters.py $(FLAGS)
 
 # Shards in other people's readers, embedders of other people's models, jobs for Dataflow: an environment of its own, for it brings torch.
-$(READERS)/.made: $(UV) pyproject.toml uv.lock tools/webdataset.txt tools/clip-benchmark.txt tools/loaders.txt tools/embedding-atlas.txt tools/lightly-studio.txt tools/daft.txt
-	@UV_PROJECT_ENVIRONMENT=$(READERS) $(UV) sync --locked --quiet --python $(shell command -v $(PYTHON)) --compile-bytecode --group readers
+$(READERS)/.made: $(UV) pyproject.toml uv.lock tools/webdataset.txt tools/clip-benchmark.txt tools/loaders.txt tools/embedding-atlas.txt tools/lightly-studio.txt
+	@UV_PROJECT_ENVIRONMENT=$(READERS) $(UV) sync --locked --quiet --python $(FOUND_PYTHON) --compile-bytecode --group readers
 	@$(UV) pip install --quiet --python $(READERS)/bin/python --no-deps --require-hashes --target $(CACHE)/webdataset-of-open-clip -r tools/webdataset.txt
 	@$(UV) pip install --quiet --python $(READERS)/bin/python --no-deps --require-hashes --target $(CACHE)/clip-benchmark -r tools/clip-benchmark.txt
 	@$(UV) pip install --quiet --python $(READERS)/bin/python --no-deps --require-hashes --target $(CACHE)/loaders -r tools/loaders.txt
 	@$(UV) pip install --quiet --python $(READERS)/bin/python --no-deps --require-hashes --target $(CACHE)/embedding-atlas -r tools/embedding-atlas.txt
 	@$(UV) pip install --quiet --python $(READERS)/bin/python --no-deps --require-hashes --target $(CACHE)/lightly-studio -r tools/lightly-studio.txt
-	@$(UV) pip install --quiet --python $(READERS)/bin/python --no-deps --require-hashes --target $(CACHE)/daft -r tools/daft.txt
 	@touch $@
 
 test-readers: $(READERS)/.made $(BENCH)/.made
@@ -203,7 +203,7 @@ sbom: $(VENV)/.dev
 
 # What altalign is measured beside, in an environment of its own.
 $(BENCH)/.made: $(UV) benchmarks/pyproject.toml benchmarks/uv.lock
-	@UV_PROJECT_ENVIRONMENT=$(abspath $(BENCH)) $(UV) sync --locked --quiet --python $(shell command -v $(PYTHON)) --project benchmarks
+	@UV_PROJECT_ENVIRONMENT=$(abspath $(BENCH)) $(UV) sync --locked --quiet --python $(FOUND_PYTHON) --project benchmarks
 	@touch $@
 
 # PARTS=… names some of them, by their modules. A part that cannot run says why, and the others run; the loader runs beside peers that bring torch.
@@ -230,7 +230,7 @@ jars: $(VENV)/.curate $(UV)
 
 # What of Beam is for Google Cloud: 70 packages, beside the others.
 google-cloud: $(VENV)/.curate
-	@$(UV) sync --locked --quiet --python $(shell command -v $(PYTHON)) --compile-bytecode --inexact --extra dataflow
+	@$(UV) sync --locked --quiet --python $(FOUND_PYTHON) --compile-bytecode --inexact --extra dataflow
 
 # An S3 server and an emulator of GCS, which tests of object stores run against on loopback.
 versitygw: $(VERSITYGW)

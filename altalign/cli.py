@@ -1,5 +1,6 @@
 """`altalign VERB …`: imports a verb's module when it is called, and reports every error as a line and an exit code."""
 
+import argparse
 import errno
 import logging
 import os
@@ -48,6 +49,9 @@ _GROUPS = {
         "nlip": ("train:nlip", "noise of pairs, captions and concepts, as NLIP has them"),
         "encode": ("train:encode", "write what a trained model makes of images and captions"),
         "export": ("train:export", "write a trained model as other libraries open it"),
+    },
+    "Your shell": {
+        "completion": ("completion:main", "complete verbs, options and paths in bash, zsh or fish"),
     },
 }
 VERBS: Verbs = {
@@ -118,6 +122,8 @@ def main(argv: Sequence[str] | None = None, verbs: Verbs = VERBS) -> int:
 
 
 def _run(args: list[str], verbs: Verbs) -> int:
+    if "_ARGCOMPLETE" in os.environ:
+        args = _words_before(verbs)
     if not args or args[0] in ("-h", "--help", "help"):
         (sys.stdout if args else sys.stderr).write(usage())
         return 0 if args else UsageError.exit_code
@@ -128,6 +134,21 @@ def _run(args: list[str], verbs: Verbs) -> int:
         raise UsageError(f"{args[0]}: no such verb (there are: {', '.join(verbs)})")
     module, function = verbs[args[0]][0].split(":")
     return getattr(import_module(module), function)(args[1:])
+
+
+def _words_before(verbs: Verbs) -> list[str]:
+    """The words before the one that a shell completes; where it is the verb, it is completed, and the process ends."""
+    import argcomplete
+    from argcomplete.lexers import split_line
+
+    *_, words, _ = split_line(os.environ["COMP_LINE"], int(os.environ["COMP_POINT"]))
+    if not words[1:]:
+        parser = argparse.ArgumentParser("altalign")
+        each = parser.add_subparsers()
+        for verb, (_, about) in verbs.items():
+            each.add_parser(verb, help=about)
+        argcomplete.autocomplete(parser, always_complete_options=False)  # the process ends
+    return words[1:]
 
 
 def _reader_left() -> bool:

@@ -4,11 +4,16 @@ import io
 import os
 import shlex
 import sys
-from typing import TYPE_CHECKING, TextIO
+import time
+from collections.abc import Callable, Collection, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, TextIO, TypeVar
 
 if TYPE_CHECKING:
     from rich.console import Console
     from rich.progress import ProgressColumn
+
+Item = TypeVar("Item")
 
 
 def shown(text: str) -> str:
@@ -80,3 +85,34 @@ def bar_columns(counted: str) -> "tuple[ProgressColumn, ...]":
         progress.TimeElapsedColumn(),
         progress.TimeRemainingColumn(),
     )
+
+
+@contextmanager
+def progress_bar(name: str, total: int | None, counted: str) -> Iterator[Callable[..., None]]:
+    """A function that is called after each piece of work, or with how many pieces are done since.
+
+    On a terminal a bar shows how many of all (`total`; None: that is not known) are done, how many a second, and the
+    time left; it goes at the end.
+    """
+    from rich.progress import Progress
+
+    console, begin = stderr(), time.monotonic()
+    is_hidden = not console.is_terminal or total == 0 or os.environ.get("RANK", "0") != "0"  # of processes that train
+    columns = bar_columns(f"{counted} {{task.fields[speed]}}")
+    with Progress(*columns, console=console, transient=True, disable=is_hidden) as bar:
+        task = bar.add_task(name, total=total, speed="")
+
+        def advance(pieces: int = 1) -> None:
+            bar.advance(task, pieces)
+            a_second = bar.tasks[0].completed / max(1e-3, time.monotonic() - begin)
+            bar.update(task, speed=f"{a_second:,.{0 if a_second >= 10 else 1}f}/s")
+
+        yield advance
+
+
+def followed(items: Collection[Item], name: str, counted: str) -> Iterator[Item]:
+    """The items, one after another, with the same bar: for a loop, which ends it with an error of its body too."""
+    with progress_bar(name, len(items), counted) as advance:
+        for item in items:
+            yield item
+            advance()

@@ -24,7 +24,8 @@ def _found(parser: Parser, _: Sequence[str]) -> None:
 def option_tables() -> dict[str, Table]:
     """A table for each verb that has options but --set, named by the verb."""
     verbs = [*((verb,) for verb in VERBS if verb != "nlip"), *(("nlip", part) for part in PARTS_OF_NLIP)]
-    return {" ".join(verb): _table(_parser(*verb)) for verb in verbs}
+    tables = {" ".join(verb): _table(_parser(*verb)) for verb in verbs}
+    return {verb: table for verb, table in tables.items() if len(table) > 1}
 
 
 def _parser(verb: str, *arguments: str) -> Parser:

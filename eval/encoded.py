@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from altalign import storage
+from altalign import storage, terminal
 from altalign.errors import UnreadableError, UsageError
 from altalign.eval.image_sources import Images
 
@@ -149,16 +149,23 @@ class Features:
                 for batch, share in zip(batches, shares, strict=True)
             )
             now = next(waiting, None)
-            while now is not None:
-                after = next(waiting, None)
-                own = [future.result() for future in now[1]]
-                yield now[0].start, own if sharing is None else sharing.exchanged(own, len(now[0]))
-                now = after
+            with terminal.progress_bar("images", len(images), "images") as advance:
+                while now is not None:
+                    after = next(waiting, None)
+                    own = [future.result() for future in now[1]]
+                    yield now[0].start, own if sharing is None else sharing.exchanged(own, len(now[0]))
+                    advance(len(now[0]))
+                    now = after
 
     @torch.no_grad()
     def _encoded_texts(self, texts: Sequence[str]) -> Tensor:
         batches = [list(texts[first : first + self._batch]) for first in range(0, len(texts), self._batch)]
-        return torch.cat([self.encoder.encode_text(batch).float() for batch in batches])
+        embeddings = list[Tensor]()
+        with terminal.progress_bar("texts", len(texts), "texts") as advance:
+            for batch in batches:
+                embeddings.append(self.encoder.encode_text(batch).float())
+                advance(len(batch))
+        return torch.cat(embeddings)
 
     def _kept(
         self, kind: str, inputs: Sequence[str], encode: Callable[[], tuple[Tensor, list[int]]]

@@ -41,14 +41,21 @@ def arguments() -> dict[str, str]:
     return {name: value.strip('"') for name, _, value in (rest.partition("=") for rest in of("ARG"))}
 
 
+def stages() -> dict[str, list[tuple[str, str]]]:
+    """The instructions of each stage by its name; the last one has none."""
+    made: dict[str, list[tuple[str, str]]] = {}
+    for name, rest in instructions():
+        if name == "FROM":
+            made[rest.partition(" AS ")[2]] = []
+        if made:
+            list(made.values())[-1].append((name, rest))
+    return made
+
+
 def environment() -> dict[str, str]:
-    """Of the last stage."""
-    last = [
-        rest
-        for name, rest in instructions()[max(i for i, (name, _) in enumerate(instructions()) if name == "FROM") :]
-        if name == "ENV"
-    ]
-    return dict(word.split("=", 1) for word in shlex.split(" ".join(last)))
+    """Of command and workers."""
+    set_there = [rest for name, rest in stages()["installed"] if name == "ENV"]
+    return dict(word.split("=", 1) for word in shlex.split(" ".join(set_there)))
 
 
 def copied() -> list[str]:
@@ -113,18 +120,29 @@ def test_commands_that_it_runs_are_verbs_with_configs_that_are_there() -> None:
     assert all((ROOT / name).is_file() for name in re.findall(r"configs/\S+\.toml", runs))
 
 
-def test_it_starts_beams_boot_program_and_not_as_root() -> None:
-    (entry,) = of("ENTRYPOINT")
-    assert entry == '["/opt/apache/beam/boot"]'
-    assert any(rest.endswith("/opt/apache/beam/boot") for rest in of("COPY"))
+def test_a_worker_starts_beams_boot_program_and_not_as_root() -> None:
+    assert stages()["worker"] == [
+        ("FROM", "installed AS worker"),
+        ("COPY", "--from=boot /out/container /opt/apache/beam/boot"),
+        ("WORKDIR", "/tmp"),
+        ("ENTRYPOINT", '["/opt/apache/beam/boot"]'),
+    ]
     assert any("-m ensurepip" in rest for rest in of("RUN"))  # the program asks pip whether Beam is there
+    assert stages()["installed"][-1] == ("USER", "${RUN_AS}")
     assert of("USER") == ["${RUN_AS}"]
     assert int(arguments()["RUN_AS"]) > 0  # a number: Kubernetes cannot tell whether a name is root
     assert (ROOT / "pipelines" / "engine" / "worker_pool.py").is_file()
 
 
+def test_what_it_builds_is_the_command_where_files_are_mounted() -> None:
+    """So what is built without a target needs no image of Go."""
+    assert stages()[""] == [("FROM", "installed"), ("WORKDIR", "/data"), ("ENTRYPOINT", '["altalign"]')]
+    install = (ROOT / "docs/start/install.md").read_text(encoding="utf-8")
+    assert re.search(r'-v "\$PWD:/data" altalign:0\.1\.0 curate ', install)
+
+
 def test_images_below_it_are_named_by_digest() -> None:
-    below = {rest.split()[0] for rest in of("FROM")}
+    below = {rest.split()[0] for rest in of("FROM")} - stages().keys()
     assert below == {"${PYTHON_IMAGE}", "${GO_IMAGE}"}
     for name in below:
         assert re.fullmatch(r"docker\.io/\S+:\S+@sha256:[0-9a-f]{64}", arguments()[name[2:-1]])

@@ -55,6 +55,7 @@ def encode(
             writers[name].write_table(pa.Table.from_arrays(columns, schema=schema))
             rows[name] += len(text)
 
+        advance = stack.enter_context(terminal.progress_bar("encoding", None, "inputs"))
         while some := list(islice(given_images, batch)):
             pixels, names, captions, first = list[torch.Tensor](), list[str](), list[str](), rows["images"]
             owners: list[int | None] = []  # of captions: the number of the image, if there is one
@@ -73,6 +74,7 @@ def encode(
             for begin in range(0, len(captions), len(some)):
                 part = slice(begin, begin + len(some))
                 write("captions", owners[part], captions[part], model.encode_text(captions[part]))
+            advance(len(some))
     facts = {"run": run, "step": trained.step, "model_sha256": trained.digest, **rows, "undecodable": left_out}
     storage.write_json(storage.join(out, "encode.json"), facts)
     lost = f"; {len(left_out):,} images cannot be decoded: see encode.json" if left_out else ""

@@ -157,7 +157,8 @@ class Comparison:
         table = Table("stage", "", *(Column(name, justify="right") for name in ("A", "B", "B - A")))
         for stage, reason, before, after in map(dict.values, self.tables["counts"]):
             is_first, is_last = reason == "received", reason == KEPT
-            numbers = f"{before:,}", f"{after:,}", f"{after - before:+,}" if after != before else ""
+            numbers = ["" if rows is None else f"{rows:,}" for rows in (before, after)]
+            numbers.append(f"{after - before:+,}" if None not in (before, after) and after != before else "")
             style = "bold" if is_first else "green" if is_last else None
             table.add_row(shown(stage) if is_first else "", shown(reason), *numbers, style=style, end_section=is_last)
         out.print(table)
@@ -204,10 +205,10 @@ def _settings(run: RunFolder) -> dict[str, str]:
     return {name: json.dumps(value, ensure_ascii=False, default=str) for name, value in settings.items()}
 
 
-def _counts(a: Counter[tuple[str, str]], b: Counter[tuple[str, str]]) -> list[tuple[str, str, int, int]]:
+def _counts(a: Counter[tuple[str, str]], b: Counter[tuple[str, str]]) -> list[tuple[str, str, int | None, int | None]]:
     """Rows of both runs by stage and reason (or "received", "kept"), in the order of stages and rules.
 
-    Reasons that this version does not know come last in their stage.
+    Reasons that this version does not know come last in their stage. A run that has no such stage has None.
     """
     lines = []
     for stage in rows.STAGES:
@@ -216,9 +217,10 @@ def _counts(a: Counter[tuple[str, str]], b: Counter[tuple[str, str]]) -> list[tu
             continue
         known = [*REASONS[Stage(stage)]]
         ordered = [*filter(reasons.__contains__, known), *sorted(reasons - {*known, KEPT}), KEPT]
-        received = (sum(counts[stage, reason] for reason in ordered) for counts in (a, b))
+        of_stage = [counts if any(name == stage for name, _ in counts) else None for counts in (a, b)]
+        received = (counts and sum(counts[stage, reason] for reason in ordered) for counts in of_stage)
         lines.append((stage, "received", *received))
-        lines += [(stage, reason, a[stage, reason], b[stage, reason]) for reason in ordered]
+        lines += [(stage, reason, *(counts and counts[stage, reason] for counts in of_stage)) for reason in ordered]
     return lines
 
 
@@ -271,8 +273,12 @@ def _joined(
 def _verdicts(run: RunFolder, numbers: dict[str, int]) -> Iterator[tuple[str, pa.Table]]:
     """Key and number of the verdict of each row, a row group at a time, with its file. Numbers new verdicts."""
     folders = {run.path("dropped", stage): stage for stage in rows.STAGES if stage != Stage.EXTRACT}
-    for folder, stage in {run.path("shards"): "", **folders}.items():
-        for path in (storage.join(folder, name) for name in storage.names(folder, ".parquet")):
+    of_stages = {run.path("shards"): "", **folders}.items()
+    files = [
+        (storage.join(folder, name), stage) for folder, stage in of_stages for name in storage.names(folder, ".parquet")
+    ]
+    with terminal.progress_bar("reading verdicts", len(files), "files") as advance:
+        for path, stage in files:
             for group in rows.row_groups(path, ["key", "reason"] if stage else ["key"]):
                 known: Any = pa.repeat(pa.scalar(numbers[KEPT], pa.uint16()), len(group))
                 if stage:
@@ -282,3 +288,4 @@ def _verdicts(run: RunFolder, numbers: dict[str, int]) -> Iterator[tuple[str, pa
                     of_names = [numbers.setdefault(name, len(numbers)) for name in names]
                     known = pa.array(of_names, pa.uint16()).take(reasons.indices)
                 yield path, pa.table({"key": group["key"], "verdict": known})
+            advance()

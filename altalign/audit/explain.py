@@ -14,7 +14,7 @@ import ada_url
 import numpy as np
 import pyarrow.compute as pc
 
-from altalign import storage
+from altalign import storage, terminal
 from altalign.audit import rows
 from altalign.audit.rows import Condition, Found
 from altalign.audit.run_folder import RunFolder
@@ -130,14 +130,15 @@ def explain(
     tried = conditions(url=url, text=text, key=key, source_key=source_key)
     for condition, what in tried:
         first, lines, numbers = list[Found](), list[list[str]](), [0, 0]
-        # side-cars have no broken records
-        kept = () if "file" in condition.columns else rows.samples(run, condition)
-        for number, some in enumerate((kept, rows.dropped(run, condition))):
-            for row in some:
-                numbers[number] += 1
-                if len(first) < MOST:
-                    first.append(row)
-                    lines.append(of_row(run, row))
+        with terminal.progress_bar("searching", rows.files(run), "files") as advance:
+            # side-cars have no broken records
+            kept = () if "file" in condition.columns else rows.samples(run, condition, advance)
+            for number, some in enumerate((kept, rows.dropped(run, condition, advance))):
+                for row in some:
+                    numbers[number] += 1
+                    if len(first) < MOST:
+                        first.append(row)
+                        lines.append(of_row(run, row))
         if first:
             return Explanation(what, numbers[0], numbers[1], first, lines)
     if source_key is not None:  # as it was given, or with its input, as `remove` notes it

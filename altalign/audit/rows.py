@@ -2,7 +2,7 @@
 
 import tempfile
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, nullcontext
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from duckdb import DuckDBPyConnection
 
 STAGES = tuple(stage.value for stage in Stage)  # folders of dropped/, in the order of stages
+_DROPPED = tuple(storage.join("dropped", stage) for stage in STAGES)
 _MEMORY_LIMIT = "200MB"  # of DuckDB; what does not fit goes to temporary files
 _THREADS_AT_MOST = 4  # each holds a part of that memory, which 64 use up between them
 
@@ -94,13 +95,15 @@ def listed(run: RunFolder, file: AuditTable) -> list[dict[str, Any]] | None:
         return None if rows is None else rows.to_pylist()
 
 
-def dropped(run: RunFolder, condition: Condition) -> Iterator[Found]:
-    """The dropped rows that match, in the order of stages."""
-    for stage in STAGES:
-        yield from samples(run, condition, storage.join("dropped", stage))
+def dropped(run: RunFolder, condition: Condition, advance: Callable[[], None] = lambda: None) -> Iterator[Found]:
+    """The dropped rows that match, in the order of stages; `advance` is called after each file."""
+    for folder in _DROPPED:
+        yield from samples(run, condition, advance, folder)
 
 
-def samples(run: RunFolder, condition: Condition, folder: str = "shards") -> Iterator[Found]:
+def samples(
+    run: RunFolder, condition: Condition, advance: Callable[[], None] = lambda: None, folder: str = "shards"
+) -> Iterator[Found]:
     """The rows of side-cars that match, or those of another folder of the run."""
     matches, columns = condition
     for name in storage.names(run.path(folder), ".parquet"):
@@ -110,6 +113,12 @@ def samples(run: RunFolder, condition: Condition, folder: str = "shards") -> Ite
         for rows in row_groups(path, numbers=numbers) if numbers else ():
             with naming(path):
                 yield from ({**row, "in": f"{folder}/{name}"} for row in rows.filter(matches).to_pylist())
+        advance()
+
+
+def files(run: RunFolder) -> int:
+    """How many files `samples` and `dropped` look at."""
+    return sum(len(storage.names(run.path(folder), ".parquet")) for folder in ("shards", *_DROPPED))
 
 
 def image(run: RunFolder, tar: str, offset: int, size: int) -> bytes:

@@ -2,6 +2,7 @@
 
 import argparse
 import json
+import os
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -26,6 +27,15 @@ class Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         """Refuse the arguments: what is wrong with them is one line, as every other error."""
         raise UsageError(f"{message}; `{self.prog} --help` says what there is")
+
+    def parse_args(self, *given: Any, **settings: Any) -> Any:
+        """The arguments; or where a shell asks how a command goes on, the answer, and the process ends."""
+        if "_ARGCOMPLETE" in os.environ:
+            import argcomplete
+
+            os.environ["_ARGCOMPLETE"] = str(len(self.prog.split()))  # the arguments are behind so many words
+            argcomplete.autocomplete(self, always_complete_options=False)
+        return super().parse_args(*given, **settings)
 
     def add_repeatable(self, option: str, metavar: str, words: str) -> None:
         """Add an option that may be given several times; `words` are its help."""

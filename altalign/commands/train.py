@@ -220,6 +220,7 @@ def nlip(argv: Sequence[str]) -> int:
         description="noise: how noisy each pair of a training is. caption: a caption of a trained model for each "
         "pair. concepts: the nouns nearest to each image of curated runs. Each has its own --help.",
     )
+    parser.add_argument("part", metavar="PART", nargs="?", choices=tuple(parts), help=", ".join(parts))
     parser.parse_args(argv[:1] if argv[:1] in (["-h"], ["--help"]) else [])
     raise UsageError(f"{argv[0] if argv else 'nlip'}: no part of NLIP; there are: {', '.join(parts)}")
 

@@ -90,7 +90,8 @@ def differences(
         return ""
 
     names = sorted(files)
-    reasons = in_threads(difference, names, _AT_ONCE_IN_STORE if storage.is_remote(run_folder) else cores())
+    at_once = _AT_ONCE_IN_STORE if storage.is_remote(run_folder) else cores()
+    reasons = in_threads(difference, names, at_once, bar=None if sizes else ("comparing", "files"))
     return {name: wrong for name, wrong in zip(names, reasons, strict=True) if wrong}
 
 

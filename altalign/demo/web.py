@@ -17,6 +17,7 @@ from urllib.parse import quote, unquote, urlsplit
 
 from PIL import Image, ImageEnhance
 
+from altalign import terminal
 from altalign.demo import archive, scenes
 from altalign.demo.archive import Archive
 from altalign.demo.draw import MEDIA_TYPES, bomb, draw, encode
@@ -92,7 +93,7 @@ def write(folder: Path, *, seed: int = 2021, pages_a_site: int = 50) -> Summary:
     """
     (folder / "test-set").mkdir(parents=True, exist_ok=True)
     web = _Web(folder, Random(seed))
-    for number in range(pages_a_site):
+    for number in terminal.followed(range(pages_a_site), "drawing", "parts"):
         for site in web.sites:
             web.write_page(site, number)
         if number == pages_a_site // 2:

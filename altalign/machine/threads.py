@@ -13,6 +13,7 @@ from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager
 from typing import TypeVar
 
+from altalign import terminal
 from altalign.machine import interrupts
 
 # of the images of a shard that were begun ahead of their turn; a larger one is waited for at once
@@ -87,10 +88,18 @@ class Threads:
 OF_PROCESS = Threads()
 
 
-def in_threads(work: Callable[[Item], Result], items: Sequence[Item], count: int) -> list[Result]:
-    """The result of each item, in order; the first error ends all."""
+def in_threads(
+    work: Callable[[Item], Result], items: Sequence[Item], count: int, *, bar: tuple[str, str] | None = None
+) -> list[Result]:
+    """The result of each item, in order; the first error ends all.
+
+    `bar`: what is done, and what the items are, for a bar on a terminal.
+    """
     with ThreadPoolExecutor(count) as pool:
-        return _results(pool, work, items)
+        if bar is None:
+            return _results(pool, work, items)
+        with terminal.progress_bar(bar[0], len(items), bar[1]) as advance:
+            return _results(pool, work, items, advance)
 
 
 def in_shared_threads(work: Callable[[Item], Result], items: Sequence[Item], count: int) -> list[Result]:
@@ -101,13 +110,20 @@ def in_shared_threads(work: Callable[[Item], Result], items: Sequence[Item], cou
         return _results(pool, work, items)
 
 
-def _results(pool: ThreadPoolExecutor, work: Callable[[Item], Result], items: Sequence[Item]) -> list[Result]:
+def _results(
+    pool: ThreadPoolExecutor,
+    work: Callable[[Item], Result],
+    items: Sequence[Item],
+    advance: Callable[[], None] = lambda: None,
+) -> list[Result]:
     given_up = threading.Event()
 
     def part(item: Item) -> Result:
         with interrupts.part_of(given_up):
             interrupts.check()
-            return work(item)
+            result = work(item)
+        advance()
+        return result
 
     futures = [pool.submit(part, item) for item in items]
     try:

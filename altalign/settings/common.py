@@ -6,6 +6,7 @@ refusal of a run folder that other settings made, rest on that alone.
 
 import json
 import os
+import shlex
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -21,6 +22,13 @@ from altalign import storage
 from altalign.errors import UsageError
 
 TAKE_IT_OUT = "take it out"
+# Sections that are those of one command alone, and how it is given the settings.
+_OF_COMMANDS = {
+    "input": "altalign curate {}",
+    "data": "altalign train {}",
+    "score": "altalign score RUN --with {}",
+    "set": "altalign eval --sets {}",
+}
 Removed = Mapping[str, tuple[object, str]]  # [SECTION.]SETTING: the value that holds now, and what to do about another
 
 
@@ -40,6 +48,10 @@ class Settings(BaseModel):
     def load(cls, path: Path | str, overrides: Sequence[str] = ()) -> Self:
         """Read a TOML file and apply `section.key=value` overrides (a value that is not TOML is a string)."""
         values = _read(path)
+        theirs = [name for name in _OF_COMMANDS if name in values and name not in cls.model_fields]
+        if theirs and not any(name in values and name in cls.model_fields for name in _OF_COMMANDS):
+            command = _OF_COMMANDS[theirs[0]].format(shlex.quote(str(path)))
+            raise UsageError(f"{path}: has [{theirs[0]}], so these are the settings of another command: {command}")
         return cls._checked(values, str(path), [_apply(values, override) for override in overrides])
 
     @classmethod

@@ -296,7 +296,7 @@ def _write(grown: Grown, parent: Parent, lineage: dict[str, Any]) -> None:
         return ShardFacts(shard.rows, shard.bytes, of_sources, shard.sha256, size, shard.parquet_sha256, 0, "", "")
 
     left = [shard for shard in parent.shards if stay[shard.name].any()]
-    made = in_threads(old, left, copy_shards.at_once(grown.folder))
+    made = in_threads(old, left, copy_shards.at_once(grown.folder), bar=("old shards", "shards"))
     shards = {shard.name: facts for shard, facts in zip(left, made, strict=True)}
     for number, slices in enumerate(write.cut(grown, fresh)):
         name = generations.named(generation, number)

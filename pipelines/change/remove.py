@@ -243,7 +243,8 @@ def _shards(change: Change, parent: Parent, stay: Mapping[str, tuple[Shard, Numb
         return copy_shards.copied(change.path("shards"), name, [[part]], parent.config.shards)
 
     names = [name for name, (_, left) in stay.items() if len(left)]
-    made = in_threads(write, names, copy_shards.at_once(change.folder, in_store=_SHARDS_AT_ONCE_IN_STORE))
+    at_once = copy_shards.at_once(change.folder, in_store=_SHARDS_AT_ONCE_IN_STORE)
+    made = in_threads(write, names, at_once, bar=("writing anew", "shards"))
     anew = dict(zip(names, made, strict=True))
     for name, facts in anew.items():
         change.files |= dict(files_of(name, facts))

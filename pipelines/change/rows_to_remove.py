@@ -53,7 +53,7 @@ def in_shards(parent: Parent, request: Request) -> list[InShard]:
         numbers = np.flatnonzero(request.matches(rows))
         return InShard(shard, numbers, rows.take(numbers))
 
-    in_all = in_threads(look, parent.shards, at_once(parent.folder))
+    in_all = in_threads(look, parent.shards, at_once(parent.folder), bar=("looking", "shards"))
     return [each for each in in_all if len(each.numbers)]
 
 
@@ -67,7 +67,7 @@ def in_dropped(folder: str, request: Request, keys: frozenset[str]) -> list[InDr
         points = gone.matches(rows.select(["kept_key"]).rename_columns(["key"])).any()
         return InDropped(name, matching) if len(matching) or points else None
 
-    in_all = in_threads(look, list(dropped_files(folder)), at_once(folder))
+    in_all = in_threads(look, list(dropped_files(folder)), at_once(folder), bar=("looking", "files"))
     return [each for each in in_all if each is not None]
 
 

@@ -254,7 +254,7 @@ def _copy_files(parents: Sequence[Parent], run: Run) -> dict[str, Written]:
         return written
 
     files = list(_carried(parents))
-    copied = in_threads(copy, files, copy_shards.at_once(run.folder))
+    copied = in_threads(copy, files, copy_shards.at_once(run.folder), bar=("copying", "files"))
     return {name: written for (_, name), written in zip(files, copied, strict=True)}
 
 

@@ -39,7 +39,7 @@ from altalign.pipelines.run.image_bytes import places_as_found, read_one
 from altalign.pipelines.run.image_tables import FEATURES, FETCHED, STORED_IMAGES, kept_images
 from altalign.pipelines.run.units import Run
 from altalign.settings.curate import CurateConfig
-from altalign.terminal import many, shown, stderr
+from altalign.terminal import many, shown
 
 POOL = 20_000  # images of the pool that are searched for
 SAMPLE_AT_LEAST = 2 * index.TRAINING_IMAGES_AT_LEAST
@@ -133,8 +133,8 @@ def _measured(run: Run, budget: float, sampled: int) -> tuple[Calibration, Facts
             "(a larger run, or more test images)"
         )
     training, measured = sample[: len(sample) // 2], sample[len(sample) // 2 :]
-    with stderr().status(f"copies of {many(len(sample), 'image')} are made"):
-        made = in_threads(partial(_features_of_copies, run), [pool[i] for i in sample], threads)
+    of_sample, bar = [pool[i] for i in sample], ("making copies", "images")
+    made = in_threads(partial(_features_of_copies, run), of_sample, threads, bar=bar)
     of_training, of_measured = np.split(np.stack(made), [len(training)])
     mapped = None
     if embedder.is_mapped:
@@ -238,8 +238,8 @@ def _tests(run: Run) -> Tests:
     """All test images, with mirrored views, which are decoys."""
     settings = run.config.decontaminate.model_copy(update={"mirrored": True})
     config = run.config.model_copy(update={"decontaminate": settings})
-    with stderr().status("test images are read"):
-        parts = in_threads(partial(index.embedded_tests, config), index.parts_of_tests(config), config.engine.threads)
+    parts, threads, bar = index.parts_of_tests(config), config.engine.threads, ("test images", "parts")
+    parts = in_threads(partial(index.embedded_tests, config), parts, threads, bar=bar)
     rows: list[dict[str, Any]] = pa.concat_tables(parts).to_pylist()
     numbers = [i for i, row in enumerate(rows) if row["features"] and row["mirrored"]]
     if not numbers:

@@ -53,7 +53,7 @@ class Search:
             pairs = self._pairs(block, above=SEARCHED_ABOVE)
             return Comparisons.from_cosines(pairs.cosines, len(self._vectors[block]) * len(self._of_tests))
 
-        counts = in_threads(count, self._blocks, self._threads)
+        counts = in_threads(count, self._blocks, self._threads, bar=("comparing", "blocks"))
         return sum(counts, Comparisons.from_cosines(np.zeros(0), 0))
 
     def around(self, threshold: float, *, above: float, pairs: int) -> Pairs:

@@ -23,7 +23,7 @@ from altalign.data.audit_tables import GALLERY, SAMPLES
 from altalign.data.schema import CLUSTER
 from altalign.data.stages import own_files
 from altalign.dedup import clusters, dot_products, image_groups
-from altalign.dedup.near_duplicates import TestSide, find_pairs
+from altalign.dedup.near_duplicates import Pairs, TestSide, find_pairs
 from altalign.errors import UsageError
 from altalign.filters import pixels
 from altalign.machine import interrupts
@@ -40,6 +40,7 @@ from altalign.storage import parquet
 Vectors = npt.NDArray[np.int16]  # int16[n, d]
 Test = tuple[str, str]  # a test image: its set, and its name there
 
+_COMPARED_AT_A_TIME = 10_000  # images with all others
 _ANY_NUMBER = 2**62  # of pixels: curation's own limit was kept
 _COLUMNS = ["key", "image_id", "tar_offset", "tar_bytes"]
 
@@ -92,7 +93,7 @@ def _first_images(folder: str, stems: list[str], at_most: int) -> list[ShardImag
     return list(first.values())
 
 
-def vectors_by(embedder: Embedder, first: Sequence[ShardImage]) -> Callable[[Sequence[ShardImage]], Vectors]:
+def vectors_by(embedder: Embedder, first: Sequence[ShardImage]) -> Callable[..., Vectors]:
     """A function from images to what an embedder makes of them; zeros of one that is flat.
 
     The map of `dct` is learned from the first images and copies of them, as decontamination does.
@@ -100,7 +101,8 @@ def vectors_by(embedder: Embedder, first: Sequence[ShardImage]) -> Callable[[Seq
     mapped = None
     if embedder.is_mapped:
         training = first[: index.TRAINING_IMAGES]
-        mapped = index.map_of(in_threads(lambda image: index.views(image.read()), training, cores()))
+        bar = ("learning from", "images")
+        mapped = index.map_of(in_threads(lambda image: index.views(image.read()), training, cores(), bar=bar))
     dimensions = mapped.dimensions if mapped else embedder.dimensions
     calibration = Calibration(embedder.name, 1.0, mapped, np.eye(1, dimensions, dtype=np.int16))
 
@@ -110,8 +112,8 @@ def vectors_by(embedder: Embedder, first: Sequence[ShardImage]) -> Callable[[Seq
         features = None if decoded.pixels is None else embedder.features(decoded.pixels)
         return np.zeros(embedder.dimensions, np.int16) if features is None else features
 
-    def vectors_of(images: Sequence[ShardImage]) -> Vectors:
-        features = np.array(in_threads(features_of, images, cores()), np.int16)
+    def vectors_of(images: Sequence[ShardImage], bar: tuple[str, str] | None = None) -> Vectors:
+        features = np.array(in_threads(features_of, images, cores(), bar=bar), np.int16)
         return calibration.vectors_or_zeros(features.reshape(-1, embedder.dimensions))
 
     return vectors_of
@@ -124,19 +126,18 @@ def cluster(folder: str, *, k: int, embedder: str) -> int:
     chosen = DecontaminateSettings.from_values({"embedder": embedder}, where="--embedder")
     stems, manifest = stems_of(folder), content(storage.join(folder, "manifest.json"))
     loaded = embedders.load(embedder)
-    with own_files(folder), storage.locked(folder), terminal.stderr().status("looking at a sample") as status:
+    with own_files(folder), storage.locked(folder):
         storage.delete(out)
         count = clusters.SAMPLES_PER_CLUSTER * k
         first = _first_images(folder, stems, 2 * count)  # some have no structure, and so no direction
         vectors_of = vectors_by(loaded, first)
-        sample = vectors_of(first)
+        sample = vectors_of(first, bar=("sampling", "images"))
         directions = sample[sample.any(axis=1)][:count]
         if not len(directions):
             raise UsageError(f"{folder}: {embedder} sees no structure in any of its images; give another --embedder")
         centroids = clusters.train(directions, k)
         sizes, flat = np.zeros(len(centroids), np.int64), 0
-        for number, stem in enumerate(stems):
-            status.update(f"{number:,} of {len(stems):,} shards are sorted")
+        for stem in terminal.followed(stems, "sorting", "shards"):
             keys, images = rows_of(folder, stem)
             distinct = {image.image_id: image for image in images}
             vectors = vectors_of([*distinct.values()])
@@ -179,10 +180,12 @@ def near(
     if not given:
         return frozenset(), frozenset()
     side, names = TestSide.build(vectors_of(given), above=above), set[str | Test]()
-    for images in chain([shown], _images(folder, stems)):
-        interrupts.check()
-        pairs = find_pairs(vectors_of(images), side, above=above)
-        names |= {images[row].image_id for row in np.unique(pairs.rows).tolist()}
+    with terminal.progress_bar("comparing", len(stems) + 1, "shards") as advance:
+        for images in chain([shown], _images(folder, stems)):
+            interrupts.check()
+            pairs = find_pairs(vectors_of(images), side, above=above)
+            names |= {images[row].image_id for row in np.unique(pairs.rows).tolist()}
+            advance()
     tests = frozenset(name for name in names if not isinstance(name, str))
     return frozenset(name for name in names if isinstance(name, str)), tests
 
@@ -207,8 +210,15 @@ def groups(folder: str, *, embedder: str, above: float) -> dict[str, str]:
     if not images:
         return {}
     first = [images[name] for name in sorted(images)[: index.TRAINING_IMAGES]]
-    vectors = vectors_by(embedders.load(embedder), first)(list(images.values()))
-    near_pairs = find_pairs(vectors, TestSide.build(vectors, above=above), above=above)
+    vectors = vectors_by(embedders.load(embedder), first)([*images.values()], bar=("describing", "images"))
+    side, begins = TestSide.build(vectors, above=above), range(0, len(vectors), _COMPARED_AT_A_TIME)
+
+    def near_of(begin: int) -> Pairs:
+        found = find_pairs(vectors[begin : begin + _COMPARED_AT_A_TIME], side, above=above)
+        return found._replace(rows=begin + found.rows)
+
+    every = in_threads(near_of, begins, 1, bar=("comparing", "blocks"))
+    near_pairs = Pairs(*map(np.concatenate, zip(*every, strict=True)))
     ids, same_bytes, same = np.array(list(images)), dict[str, str](), list[tuple[str, str]]()
     for stem in stems:
         rows = parquet.read_table(storage.join(folder, "shards", f"{stem}.parquet"), ["image_id", "sha256"])

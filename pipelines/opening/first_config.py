@@ -1,4 +1,4 @@
-"""Writes a first config for a user's files: guesses what they are from names and schemas, and says so."""
+"""Writes a first config for a user's files: guesses what they are from names, schemas and first bytes, and says so."""
 
 import json
 import re
@@ -10,6 +10,7 @@ from typing import Any, Literal, NamedTuple
 from altalign import storage
 from altalign.errors import UnreadableError, UsageError
 from altalign.pipelines import read
+from altalign.pipelines.opening import not_inputs
 from altalign.pipelines.opening.find import find_run
 from altalign.pipelines.read import folder
 from altalign.pipelines.read.tables import lines, table
@@ -33,11 +34,17 @@ _NAMES = {
     "page_url_column": ("pageurl", "page", "sourceurl", "originalurl", "referrer", "foilurl"),
     "file_column": ("filename", "file", "filepath", "path", "imagepath", "image", "img", "name"),
 }
+# names of columns that tell a pair's origin and rights, which go along with it
+_IDS = re.compile(
+    r"(?i:(.*[\W_])?(id|uid|uuid|guid|key)|(photo|image|img|coco|sent|sample|caption)id|rights|credits?|"
+    r".*(licen[cs]e|copyright|attribution).*)|.*[a-z](Id|ID)"
+)
 # what a column holds, by its type as Arrow writes it
 _HOLDS = {
     "text": r"(large_)?string(_view)?|dictionary<values=(large_)?string,.*",
     "texts": r"(large_)?list<\w+: (large_)?string\b.*>",
     "bytes": r"(large_)?binary|struct<.*\bbytes: (large_)?binary\b.*>",
+    "number": r"u?int\d+",
 }
 _FILES_LISTED = 8
 _toml = partial(json.dumps, ensure_ascii=False)
@@ -108,9 +115,7 @@ def _guess(path: str) -> Guess:
         raise UsageError(f"{path}: nothing is there; give files, folders or globs that exist")
     kind, _ = _kind_of(storage.name(paths[0]))
     if not kind:
-        raise UsageError(
-            f"{paths[0]}: not the name of a web archive, a table or a tar; give one of these, or a folder of images"
-        )
+        raise UsageError(f"{paths[0]}: not the name of a web archive, a table or a tar; {not_inputs.advice(paths[0])}")
     return _of_files(kind, [path], paths)
 
 
@@ -120,11 +125,17 @@ def _kind_of(name: str) -> tuple[str, str]:
     return next(((kind, match[0]) for kind, match in endings if match), ("", ""))
 
 
+def _is_run(path: str) -> bool:
+    return storage.exists(storage.join(path, "run.json")) and storage.kind(storage.join(path, "shards")) == "folder"
+
+
 def _of_folder(path: str) -> Guess:
     """A saved data set, tars, web archives, images or tables, whichever is there first."""
     splits = storage.read_json(storage.join(path, "dataset_dict.json")).get("splits")
     if isinstance(splits, list) and splits:
         return _of_folder(storage.join(path, "train" if "train" in splits else str(splits[0])))
+    if _is_run(path):
+        return _of_folder(storage.join(path, "shards"))
     saved = table.saved_files(path)
     if list(saved) != [path]:
         return _of_files("table", [path], saved)
@@ -144,7 +155,11 @@ def _of_folder(path: str) -> Guess:
         globs = sorted({storage.join(path, f"*{ending}") for _, ending in of_kinds[kind]})
         # tars by their folder, which side-cars are in
         return _of_files(kind, [path] if kind == "webdataset" else globs, [name for name, _ in of_kinds[kind]])
-    listed = ", ".join(map(shown, sorted(storage.entries(path))[:_FILES_LISTED])) or "nothing"
+    entries = sorted(storage.entries(path))
+    if runs := [name for name in entries if _is_run(storage.join(path, name))]:
+        holds = f"it holds runs ({', '.join(map(shown, runs[:_FILES_LISTED]))})"
+        raise UsageError(f"{path}: {holds}; give the folder of each, or make one run of them: altalign merge")
+    listed = ", ".join(map(shown, entries[:_FILES_LISTED])) or "nothing"
     lacks = f"no web archive, table, tar, image or saved data set in it ({listed})"
     raise UsageError(f"{path}: {lacks}; give the folder that holds them")
 
@@ -167,6 +182,7 @@ def _of_files(kind: str, paths: list[str], files: Sequence[str]) -> Guess:
 
 
 def _of_table(settings: dict[str, Any], path: str, comment: str) -> Guess:
+    not_inputs.check_text(path, lines.form_of(path))
     columns = _columns(path)
     names, of_bytes = ", ".join(map(shown, list(columns)[:12])), _holding(columns, "bytes")
     image = _column("image_column", of_bytes) or next(iter(of_bytes), "")
@@ -177,6 +193,8 @@ def _of_table(settings: dict[str, Any], path: str, comment: str) -> Guess:
     if not caption or not (url or image):
         if len(columns) == 1:  # of another delimiter
             read.check([path], InputSettings(kind="table", paths=[path]))
+        if guess := _captioned(storage.folder_of(path) or ".", path, columns, "images beside a table"):
+            return guess
         lacking = "captions" if not caption else "URLs or images"
         raise UsageError(
             f"{path}: no column is known to hold {lacking}, there are {names}; write the config by hand, and name them "
@@ -184,6 +202,7 @@ def _of_table(settings: dict[str, Any], path: str, comment: str) -> Guess:
         )
     settings |= {"url_column": url, "caption_column": caption}
     settings |= {name: value for name, value in (("image_column", image), ("page_url_column", page)) if value}
+    settings |= _kept(columns, settings)
     return Guess(settings, f"{comment}; columns are guessed, there are {names}", "in hand" if image else "by URL")
 
 
@@ -194,23 +213,36 @@ def _of_images(path: str, part: folder.FolderPart, tables: Sequence[str]) -> Gue
     stems = {name.rpartition(".")[0] for name in images}
     settings: dict[str, Any] = {"kind": "folder", "paths": [path]}
     comment = f"a folder of {len(images):,}{' and more' if part.end is not None else ''} images"
+    unread = not_inputs.not_decoded(images)
     if any(not folder.is_image(file.name) and file.name.rpartition(".")[0] in stems for file in files):
-        return Guess(settings, f"{comment}, captions beside them", "in hand")
-    for captions in tables:
-        columns = _columns(captions)  # an unreadable table is not passed over
-        file, caption = (
-            _column(name, _holding(columns, "text", "texts" if name == "caption_column" else "text"))
-            for name in ("file_column", "caption_column")
-        )
-        of_table = {**settings, "captions": captions, "file_column": file, "caption_column": caption}
-        try:
-            if file and caption:
-                folder.check([path], InputSettings.model_validate(of_table))
-                return Guess(of_table, f"{comment}, captions in a table of {', '.join(map(shown, columns))}", "in hand")
-        except (UsageError, UnreadableError):
-            continue
+        return Guess(settings, f"{comment}, captions beside them{unread}", "in hand")
+    for captions in tables:  # an unreadable one is not passed over
+        if guess := _captioned(path, captions, _columns(captions), comment):
+            return guess._replace(comment=guess.comment + unread)
     settings["caption_pattern"] = r"(.*/)?(?P<caption>[^/]+)\.\w+"
-    return Guess(settings, f"{comment}, whose names are captions, such as {shown(images[0])}", "in hand")
+    return Guess(settings, f"{comment}, whose names are captions, such as {shown(images[0])}{unread}", "in hand")
+
+
+def _captioned(path: str, captions: str, columns: Mapping[str, str], comment: str) -> Guess | None:
+    """A folder of images whose captions a table has, by their names; None where the table is of something else."""
+    file = _column("file_column", _holding(columns, "text"))
+    caption = _column("caption_column", _holding(columns, "text", "texts"))
+    settings = {"kind": "folder", "paths": [path], "captions": captions, "file_column": file, "caption_column": caption}
+    try:
+        if file and caption:
+            folder.check([path], InputSettings.model_validate(settings))
+            settings |= _kept(columns, settings)
+            return Guess(settings, f"{comment}, captions in a table of {', '.join(map(shown, columns))}", "in hand")
+    except (UsageError, UnreadableError):
+        pass
+    return None
+
+
+def _kept(columns: Mapping[str, str], settings: Mapping[str, Any]) -> dict[str, list[str]]:
+    """The columns that tell where a pair is from, and its licence, as a setting; none, and it is left out."""
+    ids = [name for name in _holding(columns, "text", "number") if _IDS.fullmatch(name)]
+    kept = [name for name in ids if name not in settings.values()]
+    return {"keep_columns": kept} if kept else {}
 
 
 def _holding(columns: Mapping[str, str], *kinds: str) -> list[str]:
@@ -224,7 +256,7 @@ def _column(setting: str, names: Sequence[str]) -> str:
 
 
 def _columns(path: str) -> dict[str, str]:
-    """The columns of a table, and what each holds: text, texts (lists) or bytes; others are left out."""
+    """The columns of a table, and what each holds: text, texts (lists), bytes or number; others are left out."""
     if lines.form_of(path) in lines.BINARY:
         types = [(field.name, str(field.type)) for field in table.schema_of(path)]
         return {name: kind for name, type_ in types for kind, of in _HOLDS.items() if re.fullmatch(of, type_)}

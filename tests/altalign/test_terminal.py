@@ -2,6 +2,7 @@ import io
 import sys
 
 import pytest
+from rich.console import Console
 
 from altalign import terminal
 from altalign.terminal import lines_shown, shown
@@ -53,3 +54,28 @@ def test_consoles_take_names_as_they_are(capsys: pytest.CaptureFixture[str]) -> 
     terminal.stdout().print("run [red] :smile:")
     terminal.stderr().print("run [/x]")
     assert capsys.readouterr() == ("run [red] :smile:\n", "run [/x]\n")
+
+
+def test_a_bar_is_for_terminals_and_for_one_of_several_processes(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert list(terminal.followed("abc", "reading", "letters")) == ["a", "b", "c"]
+    screen = io.StringIO()
+    monkeypatch.setattr(terminal, "stderr", lambda: Console(file=screen, force_terminal=True, width=80))
+    monkeypatch.setenv("RANK", "1")
+    assert list(terminal.followed("abc", "reading", "letters")) == ["a", "b", "c"]
+    assert (screen.getvalue(), capsys.readouterr()) == ("", ("", ""))
+    monkeypatch.delenv("RANK")
+    assert list(terminal.followed("abc", "reading", "letters")) == ["a", "b", "c"]
+    assert "3/3" in screen.getvalue()
+    assert " letters" in screen.getvalue()
+
+
+def test_a_bar_ends_with_an_error_before_anybody_is_told_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    screen = io.StringIO()
+    monkeypatch.setattr(terminal, "stderr", lambda: Console(file=screen, force_terminal=True, width=80))
+    try:
+        for letter in terminal.followed("abc", "reading", "letters"):
+            raise ValueError(letter)
+    except ValueError:
+        assert screen.getvalue().endswith("\x1b[2K")  # the line of the bar is gone

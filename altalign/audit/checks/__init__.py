@@ -147,25 +147,15 @@ def run_checks(run: RunFolder, *, shards_at_most: int | None = None, images_at_m
 
 
 def _read_shards(names: Sequence[str], rows: int, rules: Rules, *, decoded_below: int) -> list[shard.CheckedShard]:
-    """Checks shards in processes; shows how many are done as a bar on a terminal, nothing elsewhere."""
-    from rich.progress import Progress
-
-    threads, console, zeros = cores(), terminal.stderr(), 0
+    """Checks shards in processes; a bar on a terminal."""
+    threads, zeros = cores(), 0
     while rows > KEYS_AT_MOST * 16**zeros:
         zeros += 1
     read_one = processes.InProcesses(
         partial(shard.read, rules=rules, threads=threads, zeros=zeros, decoded_below=decoded_below)
     )
-    bar = Progress(*terminal.bar_columns("shards"), console=console, disable=not console.is_terminal or not names)
-    with bar, processes.OF_COMMAND.used(processes.worth(SECONDS_PER_SAMPLE * rows, min(threads, len(names)))):
-        task = bar.add_task("checks", total=len(names))
-
-        def read(name: str) -> shard.CheckedShard:
-            checked = read_one(name)
-            bar.advance(task)
-            return checked
-
-        return in_threads(read, names, min(threads, max(1, len(names))))
+    with processes.OF_COMMAND.used(processes.worth(SECONDS_PER_SAMPLE * rows, min(threads, len(names)))):
+        return in_threads(read_one, names, min(threads, max(1, len(names))), bar=("checks", "shards"))
 
 
 # What was removed -----------------------------------------------------------------------------------------------------
@@ -182,7 +172,7 @@ def check_absence(run: RunFolder) -> list[Check]:
         return []
     request = removal_list.of_run(path)
     of_keys = Request(keys=request.keys)
-    for file in sorted(storage.files_below(run.folder)):
+    for file in terminal.followed(sorted(storage.files_below(run.folder)), "searching", "files"):
         interrupts.check()
         name, number = storage.relative(file, run.folder) or file, 0
         is_table, is_log = name.endswith(".parquet"), name.startswith("log/") and name.endswith(".jsonl")

@@ -124,6 +124,21 @@ def test_a_run_with_itself_has_no_changes(folder: Path, capsys: pytest.CaptureFi
     assert "no pair changed its verdict\n" in said
 
 
+def test_a_stage_that_one_run_does_not_have_has_no_numbers_of_it(
+    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert altalign(["select", str(folder / "a"), str(tmp_path / "some"), "--where", "words > 4"]) == 0
+    capsys.readouterr()
+    found = compared(capsys, folder / "a", tmp_path / "some")
+    of_select = [each for each in found["counts"] if each["stage"] == "select"]
+    assert {each["a"] for each in of_select} == {None}
+    assert of_select[0]["b"] == len(runs.rows_of(folder / "a"))
+    said = printed(capsys, folder / "a", tmp_path / "some")
+    assert re.search(rf"│ select +│ received +│ +│ +{of_select[0]['b']:,} │ +│", said)
+    assert compare.main(str(folder / "a"), str(tmp_path / "some"), page=str(tmp_path / "page.html")) == 0
+    assert '<td class="n"></td><td class="n">' in (tmp_path / "page.html").read_text(encoding="utf-8")
+
+
 def test_without_dropped_rows_it_says_what_cannot_be_told(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     said = printed(capsys, folder / "a", folder / "bare")
     assert "kept -> dropped, or not in its pool" in said

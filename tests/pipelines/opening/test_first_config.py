@@ -1,18 +1,24 @@
 """`altalign init`: what files are is guessed and said, and the config runs."""
 
+import gzip
 import json
+import re
+import subprocess
+import tarfile
 import tomllib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.feather as feather
 import pyarrow.parquet as pq
 import pytest
 from PIL import Image
 
 from altalign.cli import main
 from tests.hostile.files import picture
+from tests.pipelines.read.pages.test_wat import image, metadata
 from tests.pipelines.read.tables.test_arrow import rows, saved
 from tests.support import archives
 from tests.support.img2dataset import Asked, write
@@ -41,6 +47,17 @@ def _warc(*records: bytes) -> None:
     archives.write(Path("in/crawl.warc.gz"), records)
 
 
+def _packed() -> None:
+    """Images and texts of the folder as a tar, in their place."""
+    with tarfile.open("in/00000.tar", "w") as tar:
+        for path in sorted(Path("in").glob("a_red_dog*")):
+            tar.add(path, path.name)
+            path.unlink()
+
+
+WAT = archives.record(
+    "http://a/", metadata([image("x.png", "a b c")]), kind="metadata", content_type="application/json"
+)
 COLUMNS = {"url_column": "URL", "caption_column": "TEXT"}
 # what is there, what of the input is guessed, where images come from
 CASES: dict[str, tuple[Callable[[], object], dict[str, Any], str]] = {
@@ -97,6 +114,34 @@ CASES: dict[str, tuple[Callable[[], object], dict[str, Any], str]] = {
         lambda: _warc(archives.page(1), archives.image("http://a/1.png")),
         {"kind": "warc", "paths": ["in/*.warc.gz"]},
         "archive",
+    ),
+    "metadata of web archives": (
+        lambda: (Path("in").mkdir(), archives.write(Path("in/crawl.warc.wat.gz"), [WAT])),
+        {"kind": "wat", "paths": ["in/*.warc.wat.gz"]},
+        "web",
+    ),
+    "tars of samples": (
+        lambda: (_images(**{"a_red_dog 0.txt": "a red dog"}), _packed()),
+        {"kind": "webdataset", "paths": ["in"]},
+        "archive",
+    ),
+    "images with JSON": (
+        lambda: _images(**{"a_red_dog 0.json": json.dumps({"caption": "a red dog", "url": "http://a/0.png"})}),
+        {"kind": "folder", "paths": ["in"]},
+        "archive",
+    ),
+    "a TSV, compressed": (
+        lambda: (
+            Path("in").mkdir(),
+            Path("in/some.tsv.gz").write_bytes(gzip.compress(b"TEXT\tURL\na b c\thttp://a/1\n")),
+        ),
+        {"paths": ["in/*.tsv.gz"], **COLUMNS},
+        "web",
+    ),
+    "an Arrow file": (
+        lambda: (Path("in").mkdir(), feather.write_feather(pa.table({"TEXT": ["a b"], "URL": ["u"]}), "in/some.arrow")),
+        {"paths": ["in/*.arrow"], **COLUMNS},
+        "web",
     ),
     "web archives of pages": (lambda: _warc(archives.page(1)), {"kind": "warc"}, "web"),
 }
@@ -190,16 +235,170 @@ def test_a_run_in_the_folder_of_images_is_refused_with_the_flag_that_names_anoth
     assert main(["init", "in", "--run", "run"]) == 0
 
 
-def test_files_of_no_known_kind_are_refused(
+def test_the_folder_of_a_run_is_told_from_one_that_holds_runs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    Path("rows.json").write_text("[]", encoding="utf-8")
-    assert main(["init", "rows.json"]) == 2
-    assert "rows.json: not the name of a web archive, a table or a tar" in capsys.readouterr().err
+    for name in ("a", "b"):
+        Path("runs", name, "shards").mkdir(parents=True)
+        Path("runs", name, "shards", "00000.tar").touch()
+        Path("runs", name, "run.json").write_text("{}", encoding="utf-8")
+    assert main(["init", "runs/a"]) == 2
+    said = "altalign: runs/a: not apart from the input runs/a/shards; name another folder with --run"
+    assert said in capsys.readouterr().err
+    assert main(["init", "runs/a", "--run", "runs/again"]) == 0
+    capsys.readouterr()
+    assert main(["init", "runs", "--to", "other.toml"]) == 2
+    said = "altalign: runs: it holds runs (a, b); give the folder of each, or make one run of them: altalign merge"
+    assert said in capsys.readouterr().err
+
+
+def _json(name: str, value: Any, *, encoding: str = "utf-8") -> None:
+    Path(f"in/{name}").write_text(json.dumps(value), encoding=encoding)
+
+
+COCO = {
+    "info": {},
+    "images": [{"id": 7, "file_name": "a_red_dog 0.png", "coco_url": "http://a/7.jpg", "license": 3}],
+    "annotations": [{"image_id": 7, "id": 70, "caption": "a red dog"}, {"image_id": 7, "id": 71, "bbox": [1]}],
+}
+SENTENCES = [{"raw": "a red dog", "sentid": 1}]
+# what is there, what is given to init, the line's beginning, and what the same gives after its command
+NO_INPUTS: dict[str, tuple[Callable[[], object], str, str, str, dict[str, Any]]] = {
+    "COCO": (
+        lambda: _json("captions_val2017.json", COCO),
+        "in/captions_val2017.json",
+        "captions of COCO, in one object: ",
+        "in/captions_val2017.jsonl",
+        {"url_column": "coco_url", "caption_column": "caption", "keep_columns": ["id", "image_id", "license"]},
+    ),
+    "Karpathy": (
+        lambda: _json("dataset.json", {"images": [{"filename": "a_red_dog 1.png", "sentences": SENTENCES}]}),
+        "in/dataset.json",
+        "captions of Karpathy's splits: ",
+        "in",
+        {"kind": "folder", "captions": "in/dataset.jsonl", "file_column": "filename"},
+    ),
+    "an array": (
+        lambda: _json("rows.json", [{"url": "http://a/1", "caption": "a red dog"}]),
+        "in/rows.json",
+        "rows in one JSON array: ",
+        "in/rows.jsonl",
+        {"url_column": "url"},
+    ),
+    "an array behind a mark of UTF-8": (
+        lambda: _json("rows.json", [{"url": "http://a/1", "caption": "a red dog"}], encoding="utf-8-sig"),
+        "in/rows.json",
+        "rows in one JSON array: ",
+        "in/rows.jsonl",
+        {"url_column": "url"},
+    ),
+    "COCO behind a mark of UTF-8": (
+        lambda: _json("captions.json", COCO, encoding="utf-8-sig"),
+        "in/captions.json",
+        "captions of COCO, in one object: ",
+        "in/captions.jsonl",
+        {"url_column": "coco_url"},
+    ),
+    "Flickr's CSV": (
+        lambda: Path("in/captions.txt").write_text("image,caption\na_red_dog 1.png,a dog\n", encoding="utf-8"),
+        "in/captions.txt",
+        "a CSV by another name: ",
+        "in",
+        {"kind": "folder", "file_column": "image"},
+    ),
+    "Flickr's tokens": (
+        lambda: Path("in/results.token").write_text("a_red_dog1.png#0\ta dog\n", encoding="utf-8"),
+        "in/results.token",
+        "names and captions with tabs: ",
+        "",
+        {},
+    ),
+    "Latin-1": (
+        lambda: Path("in/some.csv").write_bytes("url,caption\nhttp://a/1,a café by night\n".encode("latin-1")),
+        "in/some.csv",
+        "not UTF-8, and in which encoding is not known; `iconv -f ENCODING -t UTF-8 ",
+        "in/some.utf8.csv",
+        {"url_column": "url"},
+    ),
+    "Cyrillic, of which some letters read as UTF-8": (
+        lambda: Path("in/some.csv").write_bytes("url,caption\nhttp://a/1,ёлка и ДЁГОТЬ Дё\n".encode("cp1251")),
+        "in/some.csv",
+        "not UTF-8, and in which encoding is not known; ",
+        "in/some.utf8.csv",
+        {"url_column": "url"},
+    ),
+    "UTF-16": (
+        lambda: Path("in/some.csv").write_bytes("url,caption\nhttp://a/1,a café by night\n".encode("utf-16")),
+        "in/some.csv",
+        "not UTF-8, but UTF-16; ",
+        "in/some.utf8.csv",
+        {"url_column": "url"},
+    ),
+    "a list of URLs": (
+        lambda: Path("in/urls.txt").write_text("http://a/1\nhttp://a/2\n", encoding="utf-8"),
+        "in/urls.txt",
+        "a list of URLs, without captions: write a CSV",
+        "",
+        {},
+    ),
+    "a zip": (lambda: Path("in/all.zip").write_bytes(b"PK"), "in/all.zip", "an archive of files: unpack it", "", {}),
+    "a sheet": (lambda: Path("in/all.xlsx").write_bytes(b"PK"), "in/all.xlsx", "a spreadsheet: save it as", "", {}),
+    "file://": (
+        lambda: Path("in/some.csv").write_text("url,caption\nfile:///a/1.jpg,a dog\n", encoding="utf-8"),
+        "in/some.csv",
+        "its URLs begin with file://",
+        "",
+        {},
+    ),
+}
+
+
+@pytest.mark.parametrize("case", NO_INPUTS)
+def test_what_no_reader_reads_is_named_with_a_command_that_makes_an_input_of_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], case: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    _images()
+    make, given, said, then, guessed = NO_INPUTS[case]
+    make()
+    assert main(["init", given]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert said in line
+    commands = [command for command in re.findall("`([^`]+)`", line) if not command.startswith("altalign")]
+    for command in commands:
+        subprocess.run(["bash", "-c", command.replace("ENCODING", "WINDOWS-1252")], check=True)
+    if then:
+        assert main(["init", then]) == 0
+        (found,) = tomllib.loads(Path("altalign.toml").read_text(encoding="utf-8"))["input"]
+        assert {name: found[name] for name in guessed} == guessed
+        assert main(["curate", "altalign.toml", "--dry-run"]) == 0
 
 
 def test_a_table_in_utf_8_with_a_broken_row_is_an_input(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     Path("some.csv").write_bytes("url,caption\nhttp://a/1,a café là-bas\nu,".encode() + b"\xe9\n")
     assert main(["init", "some.csv"]) == 0
+
+
+def test_ids_and_licences_are_kept_and_images_that_are_not_read_are_counted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    _table(
+        photo_id=[1], url=["http://a/1"], alt_text=["a b c"], licence=["CC0"], width=[3], wide_grid=["x"], sourceID=[1]
+    )
+    assert main(["init", "in"]) == 0
+    (found,) = tomllib.loads(Path("altalign.toml").read_text(encoding="utf-8"))["input"]
+    assert found["keep_columns"] == ["photo_id", "licence", "sourceID"]
+    Path("in/part.parquet").unlink()
+    Path("in").rmdir()
+    _images()
+    for name in ("a.jxl", "b.JXL", "c.svg"):
+        Path("in", name).write_bytes(b"0")
+    Path("in/clip.csv").write_text("filepath\ttitle\na_red_dog 1.png\ta dog\n".replace("\t", ","), encoding="utf-8")
+    assert main(["init", "in/clip.csv", "--to", "clip.toml"]) == 0  # open_clip's columns
+    (found,) = tomllib.loads(Path("clip.toml").read_text(encoding="utf-8"))["input"]
+    assert (found["kind"], found["paths"], found["caption_column"]) == ("folder", ["in"], "title")
+    assert main(["init", "in", "--to", "folder.toml"]) == 0
+    assert "not read, and dropped as image_undecodable: 2 .jxl, 1 .svg" in Path("folder.toml").read_text()

@@ -1,0 +1,55 @@
+"""Long work of verbs on a terminal: a bar with how much of all is done, a rate and the time left, in 80 columns."""
+
+import os
+import re
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.support.finished_runs import copied, curated, rows_of
+from tests.support.terminals import terminal
+
+pytestmark = [pytest.mark.runs, pytest.mark.everyday]
+
+# What is asked of a run, and what is done while a bar shows it. KEYS: two keys of the run.
+VERBS: dict[str, tuple[list[str], list[str]]] = {
+    "audit": (["audit", "run"], ["checks"]),
+    "audit --digest": (["audit", "run", "--digest"], ["comparing"]),
+    "audit of two": (["audit", "run", "other"], ["reading verdicts"]),
+    "explain": (["explain", "run", "--text", "nobody wrote this"], ["searching"]),
+    "score --clusters": (["score", "other", "--clusters", "2"], ["learning from", "sampling", "sorting"]),
+    "select --share": (["select", "run", "most", "few", "--share", "0.9/0.1"], ["describing", "comparing", "copying"]),
+    "remove": (["remove", "other", "--keys", "KEYS", "--near", "0.99"], ["looking", "comparing", "writing anew"]),
+    "audit --full": (["audit", "other", "--full"], ["checks", "searching"]),  # of what was removed just now
+    "demo": (["demo", "web"], ["drawing"]),
+}
+_OF_TERMINALS = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a run, and another of the same."""
+    made = tmp_path_factory.mktemp("progress")
+    copied(curated(made), made / "other")
+    (made / "KEYS").write_text("".join(f"{row['key']}\n" for row in rows_of(made / "run")[:2]), encoding="utf-8")
+    return made
+
+
+def lines_of(folder: Path, *argv: str) -> list[str]:
+    """What a command shows on a terminal, line by line, those that are written over too."""
+    command = [sys.executable, "-m", "altalign", *argv]
+    with terminal(command, folder, {**os.environ, "TERM": "xterm", "COLUMNS": "80"}) as shown:
+        return re.split(r"[\r\n]+", _OF_TERMINALS.sub("", shown.rest()))
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_long_work_has_a_bar_with_a_rate_and_the_time_left(verb: str, folder: Path) -> None:
+    argv, named = VERBS[verb]
+    lines = lines_of(folder, *argv)
+    assert not [line for line in lines if line.startswith("altalign: ") and verb != "explain"], lines
+    for name in named:
+        bars = [line for line in lines if line.startswith(f"{name} ")]
+        assert max(map(len, bars), default=0) in range(40, 81), (name, lines)
+        # done of all, what is counted, how many a second, the time that passed and that is left
+        assert re.search(r"(\d+)/\1 \w+ [\d,.]+/s \d:\d\d:\d\d \d:\d\d:\d\d$", bars[-1]), bars[-1]
