@@ -176,9 +176,9 @@ test-readers: $(READERS)/.made $(BENCH)/.made
 OF_PYTHONS := tests/filters tests/dedup tests/altalign/data tests/altalign/settings tests/altalign/storage tests/pipelines/read
 test-pythons: $(VENV)/.dev
 	$(VENV)/bin/python -m pytest $(XDIST) -m installs tests/test_wheel.py $(FLAGS)
-	@$(VENV)/bin/python tools/pythons.py | while read -r version python; do \
+	@found="$$($(VENV)/bin/python tools/pythons.py)" && echo "$$found" | while read -r version python; do test -z "$$version" || { \
 	  UV_PROJECT_ENVIRONMENT=$(VENV)-$$version $(UV) sync --locked --quiet --python $$python --compile-bytecode --group pythons \
-	  && $(VENV)-$$version/bin/python -m pytest $(XDIST) -m 'not ($(LONG))' $(OF_PYTHONS) $(FLAGS) </dev/null || exit 1; done
+	  && $(VENV)-$$version/bin/python -m pytest $(XDIST) -m 'not ($(LONG))' $(OF_PYTHONS) $(FLAGS) </dev/null; } || exit 1; done
 
 lint: $(VENV)/.dev
 	$(VENV)/bin/ruff check .
