@@ -89,7 +89,7 @@ class Samples:
     def _captions_at(self, draws: Numbers, points: npt.NDArray[np.float64]) -> Numbers:
         pairs, ends = draws.copy(), np.cumsum(list(self.draws.values()))
         which = np.searchsorted(ends, draws, side="right")
-        for source, (of, name) in enumerate((of, name) for name, of in self.facts["sources"].items()):
+        for source, (name, of) in enumerate(self.facts["sources"].items()):
             of_source = which == source
             if "images" in of and of_source.any():
                 paths = (storage.mappable(storage.join(self.folder, of[file])) for file in ("images", "shares"))
