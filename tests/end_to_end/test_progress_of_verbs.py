@@ -59,3 +59,9 @@ def test_a_python_program_is_shown_what_it_asked_for(folder: Path) -> None:
     program = "import altalign; altalign.open('run').explain(text='a'); print(altalign.audit('run', 'run').runs)"
     with terminal([sys.executable, "-c", program], folder, {**os.environ, "TERM": "xterm"}) as shown:
         assert shown.rest() == "['run', 'run']\r\n"
+
+
+def test_what_is_loaded_for_seconds_is_named(folder: Path) -> None:
+    lines = lines_of(folder, "encode", "nowhere", "run", "out")
+    assert [line for line in lines if line.endswith(" loading PyTorch")]
+    assert "altalign: nowhere: no such training run; give the [run] folder of a training" in lines
