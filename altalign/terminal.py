@@ -15,6 +15,8 @@ if TYPE_CHECKING:
 
 Item = TypeVar("Item")
 
+_has_bars = False  # of a command; a Python program, in a notebook too, is shown what it asks for
+
 
 def shown(text: str) -> str:
     r"""Text with control and format characters (line breaks too) and lone surrogates written out, such as `\x1b`."""
@@ -59,7 +61,12 @@ def _console(file: TextIO) -> "Console":
 
 
 def open_streams() -> None:
-    """Make both streams take any text: unencodable characters are written out, and a closed stream discards all."""
+    """Make both streams a command's: they take any text, and bars are shown.
+
+    Unencodable characters are written out, and a closed stream discards all.
+    """
+    global _has_bars
+    _has_bars = True
     for name in ("stdout", "stderr"):
         stream = getattr(sys, name)
         if stream is None:  # closed by whoever called
@@ -91,13 +98,14 @@ def bar_columns(counted: str) -> "tuple[ProgressColumn, ...]":
 def progress_bar(name: str, total: int | None, counted: str) -> Iterator[Callable[..., None]]:
     """A function that is called after each piece of work, or with how many pieces are done since.
 
-    On a terminal a bar shows how many of all (`total`; None: that is not known) are done, how many a second, and the
-    time left; it goes at the end.
+    Where a command has a terminal, a bar shows how many of all (`total`; None: that is not known) are done, how many a
+    second, and the time left; it goes at the end.
     """
     from rich.progress import Progress
 
     console, begin = stderr(), time.monotonic()
-    is_hidden = not console.is_terminal or total == 0 or os.environ.get("RANK", "0") != "0"  # of processes that train
+    is_first = os.environ.get("RANK", "0") == "0"  # of processes that train
+    is_hidden = not (_has_bars and console.is_terminal and is_first) or total == 0
     columns = bar_columns(f"{counted} {{task.fields[speed]}}")
     with Progress(*columns, console=console, transient=True, disable=is_hidden) as bar:
         task = bar.add_task(name, total=total, speed="")

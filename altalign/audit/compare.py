@@ -100,7 +100,7 @@ class Comparison:
 
     @property
     def counts(self) -> pa.Table:
-        """Rows of both runs by stage and reason."""
+        """Rows of both runs by stage and reason; null where a run does not have the stage."""
         return self._table("counts")
 
     @property

@@ -2,8 +2,10 @@
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from importlib import import_module
 from importlib.util import find_spec
 
+from altalign import terminal
 from altalign.commands.arguments import Parser, positive
 from altalign.errors import AltalignError, UsageError, bring
 
@@ -27,9 +29,11 @@ def trouble_named() -> Iterator[None]:
 
 
 def check_installed() -> None:
-    """Refuse to go on where the extra is missing."""
+    """Refuse to go on where the extra is missing; load what takes seconds, and say so on a terminal."""
     if missing := [name for name in _NEEDED if find_spec(name) is None]:
         raise UsageError(f"training needs {', '.join(missing)}, not installed here; {bring('train')}")
+    with terminal.stderr().status("loading PyTorch"):
+        import_module("timm")
 
 
 @trouble_named()
@@ -141,7 +145,6 @@ def evaluate(argv: Sequence[str]) -> int:
 
 def _compare(a: str, b: str, *, out: str) -> int:
     check_installed()
-    from altalign import terminal
     from altalign.eval import results
     from altalign.eval.outcomes import RESAMPLES
 

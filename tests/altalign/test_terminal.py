@@ -62,6 +62,7 @@ def test_a_bar_is_for_terminals_and_for_one_of_several_processes(
     assert list(terminal.followed("abc", "reading", "letters")) == ["a", "b", "c"]
     screen = io.StringIO()
     monkeypatch.setattr(terminal, "stderr", lambda: Console(file=screen, force_terminal=True, width=80))
+    monkeypatch.setattr(terminal, "_has_bars", True)
     monkeypatch.setenv("RANK", "1")
     assert list(terminal.followed("abc", "reading", "letters")) == ["a", "b", "c"]
     assert (screen.getvalue(), capsys.readouterr()) == ("", ("", ""))
@@ -74,6 +75,7 @@ def test_a_bar_is_for_terminals_and_for_one_of_several_processes(
 def test_a_bar_ends_with_an_error_before_anybody_is_told_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
     screen = io.StringIO()
     monkeypatch.setattr(terminal, "stderr", lambda: Console(file=screen, force_terminal=True, width=80))
+    monkeypatch.setattr(terminal, "_has_bars", True)
     try:
         for letter in terminal.followed("abc", "reading", "letters"):
             raise ValueError(letter)

@@ -53,3 +53,15 @@ def test_long_work_has_a_bar_with_a_rate_and_the_time_left(verb: str, folder: Pa
         assert max(map(len, bars), default=0) in range(40, 81), (name, lines)
         # done of all, what is counted, how many a second, the time that passed and that is left
         assert re.search(r"(\d+)/\1 \w+ [\d,.]+/s \d:\d\d:\d\d \d:\d\d:\d\d$", bars[-1]), bars[-1]
+
+
+def test_a_python_program_is_shown_what_it_asked_for(folder: Path) -> None:
+    program = "import altalign; altalign.open('run').explain(text='a'); print(altalign.audit('run', 'run').runs)"
+    with terminal([sys.executable, "-c", program], folder, {**os.environ, "TERM": "xterm"}) as shown:
+        assert shown.rest() == "['run', 'run']\r\n"
+
+
+def test_what_is_loaded_for_seconds_is_named(folder: Path) -> None:
+    lines = lines_of(folder, "encode", "nowhere", "run", "out")
+    assert [line for line in lines if line.endswith(" loading PyTorch")]
+    assert "altalign: nowhere: no such training run; give the [run] folder of a training" in lines
