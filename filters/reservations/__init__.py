@@ -1,17 +1,20 @@
 """What rights holders say about the use of their works: readers of every notation, and what opposes a purpose. Pure."""
 
 from collections.abc import Iterable, Mapping, Sequence
+from typing import NamedTuple
 
 from altalign.data.reasons import DropReason
 from altalign.filters.reservations import c2pa, containers, iptc, rsl, tags, tdmrep, usage
 from altalign.filters.reservations.robots_txt import Robots
 from altalign.filters.reservations.said import NOTATIONS, PURPOSES, Said, short
 from altalign.filters.reservations.tdmrep import Reservations
+from altalign.settings.curate import FetchSettings
 
 __all__ = [
     "HEADERS",
     "NOTATIONS",
     "PURPOSES",
+    "Listener",
     "Reservations",
     "Robots",
     "Said",
@@ -103,6 +106,26 @@ def _opposes(said: Said, purpose: str, token: str) -> bool:
     if said.notation == "c2pa":
         return c2pa.opposes(said.value, purpose)
     return said.notation in ("rsl", "robots.txt")  # terms that nobody has read, and a ban
+
+
+class Listener(NamedTuple):
+    """Whom statements are for: a purpose, and the name by which sites address this robot."""
+
+    purpose: str
+    token: str
+
+    @classmethod
+    def of(cls, settings: FetchSettings) -> "Listener":
+        """The one that settings describe."""
+        return cls(settings.purpose, product_token(settings.user_agent_sent))
+
+    def opposed(self, said: Iterable[Said]) -> tuple[str, ...]:
+        """As the function `opposed`."""
+        return opposed(said, *self)
+
+    def reasons(self, said: Iterable[Said]) -> list[DropReason]:
+        """Why statements drop what they are of, in the order of reasons."""
+        return [reason(notation) for notation in self.opposed(said)]
 
 
 def reason(notation: str) -> DropReason:

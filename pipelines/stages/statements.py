@@ -15,43 +15,26 @@ import pyarrow as pa
 
 from altalign import storage
 from altalign.data.preferences import STATEMENTS_AT_MOST, from_text
-from altalign.data.reasons import OPT_OUTS, REASONS, DropReason, Stage
+from altalign.data.reasons import REASONS, DropReason, Stage
 from altalign.filters import identity
-from altalign.filters.reservations import Reservations, Robots, Said, of_image, opposed, product_token, reason
+from altalign.filters.reservations import Listener, Reservations, Robots, Said, of_image
 from altalign.filters.reservations.robots_txt import BYTES_AT_MOST
 from altalign.machine import interrupts
 from altalign.pipelines import read
-from altalign.pipelines.images.judging import Outcome
+from altalign.pipelines.images.judging import BY_PURPOSE, Outcome
 from altalign.pipelines.run import pool, text_tables
 from altalign.pipelines.run.image_places import Kind, Places, as_bytes, first_of_each
 from altalign.pipelines.run.units import Run
-from altalign.settings.curate import FetchSettings
 
 _ORDER = {name: at for at, name in enumerate(REASONS[Stage.FETCH])}
-_BY_ROW = frozenset(OPT_OUTS) - {DropReason.OPT_OUT_ROBOTS_TXT}
 
 
-class Listener(NamedTuple):
-    """Whom statements are for: a purpose, and the name by which sites address this robot."""
-
-    purpose: str
-    token: str
-
-    @classmethod
-    def of(cls, settings: FetchSettings) -> "Listener":
-        """The one that settings describe."""
-        return cls(settings.purpose, product_token(settings.user_agent_sent))
-
-    def reasons(self, said: Iterable[Said]) -> list[DropReason]:
-        """Why statements drop what they are of, in the order of reasons."""
-        return [reason(notation) for notation in opposed(said, self.purpose, self.token)]
-
-    def look(self, data: bytes, said: Sequence[Said]) -> tuple[tuple[Said, ...], list[DropReason]]:
-        """All that was said of an image, by itself too, and why that drops it."""
-        marks = of_image(data)
-        if not (marks or said):  # as of most
-            return (), []
-        return distinct(said, marks), self.reasons((*said, *marks))  # also by what is beyond those that are kept
+def look(listener: Listener, data: bytes, said: Sequence[Said]) -> tuple[tuple[Said, ...], list[DropReason]]:
+    """All that was said of an image, by itself too, and why that drops it."""
+    marks = of_image(data)
+    if not (marks or said):  # as of most
+        return (), []
+    return distinct(said, marks), listener.reasons((*said, *marks))  # also by what is beyond those that are kept
 
 
 def distinct(*said: Iterable[Said]) -> tuple[Said, ...]:
@@ -105,7 +88,7 @@ def of_rows(
         outcome = outcomes[image]
         said = None if page is None and outcome.said is None else distinct(page or (), outcome.said or ())
         reasons: set[str] = set(listener.reasons(said)) if said else set()
-        if outcome.reason is not None and not (reasons and outcome.reason in _BY_ROW):
+        if outcome.reason is not None and not (reasons and outcome.reason in BY_PURPOSE):
             reasons.add(outcome.reason)
         heard.failed.append(sorted(map(str, reasons), key=_ORDER.__getitem__))
         heard.said.append(said)
