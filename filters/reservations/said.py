@@ -1,4 +1,4 @@
-"""What a statement about the use of a work is, and the purposes that it may oppose."""
+"""What a statement about the use of a work is."""
 
 from collections.abc import Iterable
 from typing import NamedTuple
@@ -15,8 +15,6 @@ NOTATIONS = (
     "c2pa",
     "robots.txt",
 )
-# any training, by the stricter reading; of generative models; of other models; a search index; nothing is opposed
-PURPOSES = ("train", "train-generative", "train-other", "search", "keep all")
 VALUE_AT_MOST = 500  # characters
 AT_MOST = 100  # looked at, of one kind in one file: thousands are a mistake, or malice
 
