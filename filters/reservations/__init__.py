@@ -4,11 +4,12 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
+from altalign.data.preferences import Said
 from altalign.data.purposes import PURPOSES
 from altalign.data.reasons import DropReason
 from altalign.filters.reservations import c2pa, containers, iptc, rsl, tags, tdmrep, usage
 from altalign.filters.reservations.robots_txt import Robots
-from altalign.filters.reservations.said import NOTATIONS, Said, short
+from altalign.filters.reservations.said import NOTATIONS, short
 from altalign.filters.reservations.tdmrep import Reservations
 from altalign.settings.curate import FetchSettings
 
@@ -23,8 +24,6 @@ __all__ = [
     "of_headers",
     "of_image",
     "of_metas",
-    "of_robots",
-    "of_tdmrep",
     "opposed",
     "product_token",
     "reason",
@@ -62,16 +61,6 @@ def of_metas(metas: Iterable[tuple[str, str]], token: str, when: str | None) -> 
         elif name in tdmrep.NAMES:
             found.append(("tdmrep", short(f"{name}: {content}")))
     return _said(found, "page meta", when)
-
-
-def of_robots(body: bytes, url: str, token: str, when: str | None) -> list[Said]:
-    """What a robots.txt that an archive holds says of a URL of its origin, a ban of our robot included."""
-    return Robots.parse(body, token).archived(url, when)
-
-
-def of_tdmrep(body: bytes, url: str, when: str | None) -> list[Said]:
-    """What a `/.well-known/tdmrep.json` says of a URL of its origin."""
-    return Reservations.parse(body).said(url, when)
 
 
 def of_image(data: bytes) -> list[Said]:
@@ -121,13 +110,9 @@ class Listener(NamedTuple):
         """The one that settings describe."""
         return cls(settings.purpose, product_token(settings.user_agent_sent))
 
-    def opposed(self, said: Iterable[Said]) -> tuple[str, ...]:
-        """As the function `opposed`."""
-        return opposed(said, *self)
-
     def reasons(self, said: Iterable[Said]) -> list[DropReason]:
         """Why statements drop what they are of, in the order of reasons."""
-        return [reason(notation) for notation in self.opposed(said)]
+        return [reason(notation) for notation in opposed(said, *self)]
 
 
 def reason(notation: str) -> DropReason:

@@ -5,8 +5,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
+from altalign.data.preferences import Said
 from altalign.filters.reservations.paths import Pattern, path_of
-from altalign.filters.reservations.said import Said, short
+from altalign.filters.reservations.said import short
 
 RESERVATION, POLICY = "tdm-reservation", "tdm-policy"
 NAMES = (RESERVATION, POLICY)  # of headers, of `<meta>`, and of keys in the file

@@ -6,6 +6,7 @@ origin say as archived. A row also has what its page says: that alone may differ
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from functools import cache
 from itertools import groupby
 from typing import NamedTuple
 
@@ -22,6 +23,7 @@ from altalign.filters.reservations.robots_txt import BYTES_AT_MOST
 from altalign.machine import interrupts
 from altalign.pipelines import read
 from altalign.pipelines.images.judging import BY_PURPOSE, Outcome
+from altalign.pipelines.read.pages.warc import NOTICES
 from altalign.pipelines.run import pool, text_tables
 from altalign.pipelines.run.image_places import Kind, Places, as_bytes, first_of_each
 from altalign.pipelines.run.units import Run
@@ -50,13 +52,8 @@ def distinct(*said: Iterable[Said]) -> tuple[Said, ...]:
 
 def of_pages(texts: Iterable[str | None]) -> list[list[Said] | None]:
     """What the pages of n rows say, by their texts in the pool; None where nobody looked."""
-    known = dict[str, list[Said]]()
-    found = list[list[Said] | None]()
-    for text in texts:
-        if text is not None and text not in known:
-            known[text] = [Said(*each) for each in from_text(text)]
-        found.append(None if text is None else known[text])
-    return found
+    known = cache(from_text)
+    return [None if text is None else known(text) for text in texts]
 
 
 class Heard(NamedTuple):
@@ -107,7 +104,7 @@ def of_origins(run: Run, urls: Sequence[str | None]) -> list[Sequence[Said] | No
     origins = [("/".join(url.split("/", 3)[:3]), number) for number, url in enumerate(urls) if url]
     for origin, numbers in groupby(sorted(origins), key=lambda pair: pair[0]):
         interrupts.check()
-        rules, rights = (_notice(run, places, origin + path) for path in read.NOTICES)
+        rules, rights = (_notice(run, places, origin + path) for path in NOTICES)
         of_robots, of_tdmrep = Robots.parse(rules.data, token), Reservations.parse(rights.data)
         for _, number in numbers if rules.data or rights.data else ():
             url = str(urls[number])

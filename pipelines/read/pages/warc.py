@@ -79,7 +79,7 @@ class Captured(NamedTuple):
         """What was copied."""
         head, _, data = copied.partition(b"\n")
         when, _, said = head.decode().partition(" ")
-        return cls(data, [Said(*each) for each in from_text(said)], when or None)
+        return cls(data, from_text(said), when or None)
 
 
 def read(path: str, token: str = "") -> Iterator[Stretch]:

@@ -28,7 +28,7 @@ from tests.support.pictures import encoded, picture
 
 TRAIN = Listener("train", "altalign")
 NOAI, FREE = Said("x-robots-tag", "noai", "page header", None), Said("x-robots-tag", "all", "image header", None)
-SAID = st.tuples(*[st.text(max_size=5)] * 3, st.none() | st.text(max_size=3))
+SAID = st.builds(Said, *[st.text(max_size=5)] * 3, st.none() | st.text(max_size=3))
 NAMED = ("robots", "tdm-reservation", "altalign")
 
 
@@ -37,7 +37,7 @@ NAMED = ("robots", "tdm-reservation", "altalign")
 
 @given(st.lists(st.none() | st.lists(SAID, max_size=4), max_size=8))
 @settings(derandomize=True, deadline=None, max_examples=100)
-def test_statements_come_back_from_text_and_the_column_has_them(rows: list[list[preferences.Statement] | None]) -> None:
+def test_statements_come_back_from_text_and_the_column_has_them(rows: list[list[Said] | None]) -> None:
     texts = [None if row is None else preferences.as_text(row) for row in rows]
     distinct = [None if row is None else list(dict.fromkeys(row)) for row in rows]
     assert [None if text is None else preferences.from_text(text) for text in texts] == distinct
@@ -49,7 +49,7 @@ def test_statements_come_back_from_text_and_the_column_has_them(rows: list[list[
 
 
 def test_of_very_many_statements_the_first_are_kept() -> None:
-    many = [("x-robots-tag", str(number), "page header", None) for number in range(10_000)]
+    many = [Said("x-robots-tag", str(number), "page header", None) for number in range(10_000)]
     assert preferences.from_text(preferences.as_text(many)) == many[: preferences.STATEMENTS_AT_MOST]
 
 
