@@ -64,7 +64,7 @@ class Outcome(NamedTuple):
         return Outcome(None, None, self.found_bytes, digest, found_at=self.found_at, said=self.said)
 
     def heard(self, listener: Listener) -> "Outcome":
-        """The image for another purpose, by what was said of it; not judged where only its bytes would tell."""
+        """The image for another purpose, by what was said of it; not judged where it would have to be asked for."""
         reasons, is_of_purpose = listener.reasons(self.said or ()), self.reason in BY_PURPOSE
         if reasons and (self.reason is None or is_of_purpose):
             return Outcome(reasons[0], self.http_code, said=self.said)
