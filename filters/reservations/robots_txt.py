@@ -97,11 +97,6 @@ class Robots:
         ban = [] if self.allows(url) else [Said("robots.txt", "Disallow", "robots.txt", when)]
         return self.said(url, when) + ban
 
-    @property
-    def bytes(self) -> int:
-        """About how much memory they take."""
-        return len(self.rules) + sum(2 * len(line.text) for line in self.lines) + sum(map(len, self.licenses))
-
 
 def _deciding(lines: list[Line]) -> str:
     """Those of the lines that decide on a purpose, or the one with the longest path."""

@@ -46,11 +46,6 @@ class Reservations:
         texts = next((texts for pattern, texts in self.rules if pattern.matches(path)), ())
         return [Said("tdmrep", text, "tdmrep.json", when) for text in texts]
 
-    @property
-    def bytes(self) -> int:
-        """About how much memory they take."""
-        return sum(sum(map(len, pattern.parts)) + sum(map(len, texts)) for pattern, texts in self.rules)
-
 
 def opposes(said: Iterable[Said]) -> bool:
     """Whether rights in mining are reserved: in the last place that says so or not of the image, or of its page."""

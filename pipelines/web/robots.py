@@ -27,7 +27,7 @@ class Rules(NamedTuple):
     @property
     def bytes(self) -> int:
         """About how much memory they take."""
-        return self.robots.bytes + self.reservations.bytes
+        return len(repr(self))
 
 
 class KeptRules:
