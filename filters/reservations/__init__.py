@@ -1,6 +1,5 @@
 """What rights holders say about the use of their works: readers of every notation, and what opposes a purpose. Pure."""
 
-import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
@@ -117,7 +116,17 @@ class Listener(NamedTuple):
 
 def reason(notation: str) -> DropReason:
     """The drop reason of a notation."""
-    return DropReason[f"OPT_OUT_{re.sub('[-.]', '_', notation).upper()}"]
+    return {
+        "x-robots-tag": DropReason.OPT_OUT_X_ROBOTS_TAG,
+        "meta-robots": DropReason.OPT_OUT_META_ROBOTS,
+        "content-usage": DropReason.OPT_OUT_CONTENT_USAGE,
+        "content-signal": DropReason.OPT_OUT_CONTENT_SIGNAL,
+        "tdmrep": DropReason.OPT_OUT_TDMREP,
+        "rsl": DropReason.OPT_OUT_RSL,
+        "iptc": DropReason.OPT_OUT_IPTC,
+        "c2pa": DropReason.OPT_OUT_C2PA,
+        "robots.txt": DropReason.OPT_OUT_ROBOTS_TXT,
+    }[notation]
 
 
 def product_token(user_agent: str) -> str:
