@@ -3,9 +3,10 @@
     python -m benchmarks.ours pages|images|libjpeg FILE... [--repeat 1]
 
 pages: all that extract does with a web archive: finding out where records are that can be read again, charsets, URLs,
-captions, verdicts, places of images, Arrow batches. images: what the fetch stage does with each image of a tar, reading
-and SHA-256 included; `refused` counts what gets a reason, by folder of the image's name: how much damage is noticed.
-libjpeg: nothing but decoding to gray at an eighth of the size, which is entropy decoding for the most part.
+captions, verdicts, places of images, Arrow batches. images: what the fetch stage does with each image of a tar,
+reading, SHA-256 and marks of rights holders included; `refused` counts what gets a reason, by folder of the image's
+name: how much damage is noticed. libjpeg: nothing but decoding to gray at an eighth of the size, which is entropy
+decoding for the most part.
 """
 
 import sys
@@ -18,7 +19,8 @@ from fastwarc.warc import ArchiveIterator, WarcRecordType
 
 from altalign.data.reasons import ask, reasons_of
 from altalign.filters import image
-from altalign.pipelines.images.measuring import columns, hooks_of, measure
+from altalign.filters.reservations import of_image
+from altalign.pipelines.images.measuring import Hooks, Measured, columns, hooks_of, measure
 from altalign.pipelines.read.pages import warc
 from altalign.settings.curate import CurateConfig, InputSettings
 from altalign.storage.ranges import Range, Ranges
@@ -53,10 +55,15 @@ def judge(tars: list[Path]) -> timed.Counts:
     hooks = hooks_of(config)
     images = [place for tar in tars for place in timed.places(tar)]
     with Ranges([Range(place.path, place.offset, place.length) for place in images]) as ranges:
-        measured = [measure(ranges.read(place), url=None, config=config.image, hooks=hooks)[0] for place in ranges]
+        measured = [_measured(ranges.read(place), config, hooks) for place in ranges]
     verdict: Any = reasons_of(ask(image.RULES, columns(measured), config))[0]
     refused = Counter(place.group for place, reason in zip(images, verdict.to_pylist(), strict=True) if reason)
     return {"images": len(images), "refused": refused}
+
+
+def _measured(data: bytes, config: CurateConfig, hooks: Hooks) -> Measured:
+    of_image(data)
+    return measure(data, url=None, config=config.image, hooks=hooks)[0]
 
 
 def decode(tars: list[Path]) -> timed.Counts:

@@ -16,6 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from altalign.filters.one_url import registered_domain
+from altalign.settings.curate import TextSettings
 
 KINDS = {"email": "e-mail address", "phone": "phone number", "address": "street address"}
 CHARACTERS = 1_000  # of a caption that are looked at: the libraries take time with longer texts
@@ -59,9 +60,9 @@ def found(captions: pa.StringArray, kinds: Iterable[str], countries: Sequence[st
     return masks
 
 
-def has_any(captions: pa.StringArray, kinds: Iterable[str], countries: Sequence[str]) -> pa.BooleanArray:
-    """Whether each of n captions without nulls has personal data of one of these kinds, as `found`: bool[n]."""
-    masks = found(captions, kinds, countries).values()
+def has_any(captions: pa.StringArray, settings: TextSettings) -> pa.BooleanArray:
+    """Whether each of n captions without nulls has what `drop_personal` names, as `found`: bool[n]."""
+    masks = found(captions, settings.drop_personal, settings.phone_countries).values()
     return pa.array(reduce(np.logical_or, masks, np.zeros(len(captions), bool)))
 
 

@@ -159,7 +159,7 @@ def row_too_large(extra: pa.StringArray) -> Mask:
 
 
 @rule(
-    explain="it has what [text] drop_personal = {config.text.drop_personal} names",
+    explain="it has: {personal}; [text] drop_personal = {config.text.drop_personal}",
     card="an e-mail address, a phone number or a street address",
     why="For data that shall not say how to reach people.",
     on_with="text.drop_personal",

@@ -18,7 +18,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from altalign.filters.reservations.said import NOTATIONS
+from altalign.filters.reservations import NOTATIONS, reason
 
 CHARACTERS_AT_MOST = 65_536
 
@@ -224,9 +224,9 @@ def _kind(condition: Condition, types: Mapping[str, pa.DataType]) -> str:
 
 
 def of_reasons(lineage: Mapping[str, Any] | None) -> dict[str, str]:
-    """What the reasons `not_where:N` and `opt_out:NOTATION` of a run of this lineage say, in words.
+    """What the reasons `not_where:N` and `opt_out_NOTATION` of a run of this lineage say, in words.
 
-    None of them where several selections made it.
+    No condition where several selections made it.
     """
 
     def texts(made: Mapping[str, Any] | None, setting: str) -> Iterator[str]:
@@ -239,8 +239,9 @@ def of_reasons(lineage: Mapping[str, Any] | None) -> dict[str, str]:
     with suppress(WhereError):  # of another version
         parts = parsed(conditions[0]).parts if len(conditions) == 1 else []
         found |= {f"not_where:{n}": f"condition {part} does not hold" for n, part in enumerate(parts, 1)}
-    if len(purposes) == 1:
-        found |= {f"opt_out:{notation}": f"{notation} opposes {purposes[0]!r}" for notation in NOTATIONS}
+    if purposes:
+        opposes = f"opposes {' or '.join(dict.fromkeys(map(repr, purposes)))}"
+        found |= {str(reason(notation)): f"{notation} {opposes}" for notation in NOTATIONS}
     return found
 
 

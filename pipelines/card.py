@@ -15,7 +15,7 @@ import pyarrow as pa
 from altalign import storage
 from altalign.data import lineage, listing
 from altalign.data.counts import Counts
-from altalign.data.reasons import KEPT, PAPERS, REASONS, WORDS, DropReason
+from altalign.data.reasons import KEPT, PAPERS, REASONS, WORDS, DropReason, Stage
 from altalign.data.schema import RULES_VERSION, SIDE_CAR
 from altalign.data.scores import Score
 from altalign.filters.personal import KINDS
@@ -270,7 +270,8 @@ def _rules(facts: CardFacts) -> Iterator[dict[str, Any]]:
             is_on &= not reason.startswith("opt_out_")  # all of them stand under Reservations
             if not pairs and not (is_on and (config.fetch.source == "web" or not reason.startswith("http_"))):
                 continue
-            row = {"stage": stage.value, "meaning": words.in_card, "reason": reason, "pairs": pairs}
+            meaning = facts.conditions.get(reason, words.in_card) if stage is Stage.SELECT else words.in_card
+            row = {"stage": stage.value, "meaning": meaning, "reason": reason, "pairs": pairs}
             row |= {"here": "", "paper": "ours"}
             if words.threshold:
                 value = value_of(config, words.threshold)

@@ -12,6 +12,7 @@ from typing import Any, cast
 
 import ada_url
 import numpy as np
+import pyarrow as pa
 import pyarrow.compute as pc
 
 from altalign import storage, terminal
@@ -22,7 +23,7 @@ from altalign.data.key import image_id
 from altalign.data.reasons import OF_SELECT, OWN, DropReason, Stage, stages_of
 from altalign.data.schema import Try
 from altalign.errors import NotFoundError, UsageError
-from altalign.filters import one_caption, one_url
+from altalign.filters import one_caption, one_url, personal
 from altalign.rules import reason_words
 from altalign.storage import arrays
 from altalign.terminal import many, shown
@@ -227,7 +228,7 @@ def _why(run: RunFolder, reason: str, row: Found, fate: Callable[[str | None], s
     """The measured value and the setting that it was compared with."""
     if reason.startswith(OWN):
         return reason_words.of_own(Stage(row["stage"]), run.config)[reason]
-    if reason.startswith(OF_SELECT):
+    if reason.startswith(OF_SELECT) or (row["stage"] == Stage.SELECT and reason in run.conditions):
         scores = json.loads(row.get("scores") or "{}")  # the values that `select` decided by
         measured = "".join(f"; {name} = {'null' if value is None else value}" for name, value in scores.items())
         return f"{run.conditions.get(reason) or reason_words.of_select([reason])[reason]}{measured}"
@@ -251,6 +252,7 @@ def _why(run: RunFolder, reason: str, row: Found, fate: Callable[[str | None], s
         "kept_row": lambda: fate(row["kept_key"]),
         "rare_ngrams": lambda: _rare_ngrams(run, row["caption"]),
         "no_url": lambda: _no_url(row["image_url"]),
+        "personal": lambda: _personal(run, row["caption"]),
     }
     return reason_words.explained(reason, run.config, row, values)
 
@@ -278,6 +280,13 @@ def _no_url(url: str | None) -> str:
         return f"its scheme is {ada_url.URL(url).protocol.removesuffix(':')}, not http or https"
     except ValueError:
         return "it is not a valid URL (WHATWG)"
+
+
+def _personal(run: RunFolder, caption: str) -> str:
+    """The kinds of personal data that a caption was dropped for."""
+    text = run.config.text
+    found = personal.found(cast(pa.StringArray, pa.array([caption])), text.drop_personal, text.phone_countries)
+    return ", ".join(personal.KINDS[kind] for kind, is_there in found.items() if is_there[0])
 
 
 def _rare_ngrams(run: RunFolder, caption: str) -> str:

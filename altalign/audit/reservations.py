@@ -54,13 +54,14 @@ def gathered(run: RunFolder) -> dict[str, Any]:
                 is_opt_out = pc.starts_with(group["reason"], "opt_out")
                 counted.add("opted_out", group.filter(is_opt_out))
                 counted.add("dropped", group.filter(pc.invert(is_opt_out)))
-    times = {name: fetch.get(name) for name in ("started", "finished")} if config.fetch.source == "web" else None
-    looked_for = {
+    looked_for: dict[str, Any] = {
         "places": card.looked_for(config),
         "notations": list(card.notations_looked_for(config)),
         "purpose": config.fetch.purpose,
     }
-    return {"form": _FORM, "looked_for": looked_for | {"on_the_web": times}, **counted.to_json()}
+    if config.fetch.source == "web":
+        looked_for["on_the_web"] = {name: fetch.get(name) for name in ("started", "finished")}
+    return {"form": _FORM, "looked_for": looked_for, **counted.to_json()}
 
 
 class _Counted:

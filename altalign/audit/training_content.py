@@ -104,8 +104,8 @@ def gathered(run: RunFolder, form: str) -> dict[str, Any]:
             "purposes_whose_opposition_was_respected": sorted(
                 _respected(lineage.of_run(run.folder), config.fetch.purpose)
             ),
-            "honours_robots_txt": config.fetch.honour_robots if is_scraped else None,
-            "pairs_left_out_for_opt_outs": said | dropped(Stage.SELECT, "opt_out:"),
+            **({"honours_robots_txt": config.fetch.honour_robots} if is_scraped else {}),
+            "pairs_left_out_for_opt_outs": said | dropped(Stage.SELECT, "opt_out_"),
         },
         "illegal": dropped(Stage.IMAGE, *_ILLEGAL) | dropped(Stage.SELECT, *_ILLEGAL),
         "personal": [
@@ -139,9 +139,8 @@ def _europe(facts: dict[str, Any]) -> dict[str, Any]:
             "licensed_or_private_data_sets": None,
             "inputs": facts["inputs"],
             "crawled_and_scraped": {
-                "by_this_run": config.fetch.source == "web",
-                "crawler": config.fetch.user_agent if config.fetch.source == "web" else None,
-                "collected": facts["collected"],
+                "by_this_run": facts["collected"] is not None,
+                **({"crawler": config.fetch.user_agent, "collected": facts["collected"]} if facts["collected"] else {}),
                 **facts["domains"],
             },
             "user_data": None,

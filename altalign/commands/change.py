@@ -17,10 +17,10 @@ from altalign.commands.arguments import (
     positive,
 )
 from altalign.commands.audit import after_curation
+from altalign.data.purposes import PURPOSES
 from altalign.errors import AltalignError, UsageError
 from altalign.machine import startup
 
-PURPOSES = ("train", "train-generative", "train-other", "search")  # of `filters.reservations`, but for `keep all`
 _LISTS = {
     "keys": "keys of pairs, one a line",
     "urls": "URLs of images or of pages",
@@ -198,7 +198,8 @@ def _parser_of_select() -> Parser:
     parser.add_argument("run", metavar="RUN", help="folder of a finished run")
     parser.add_argument("out", metavar="OUT", nargs="+", help="folder of the new run; with --share one a share")
     parser.add_argument("--where", default="", metavar="CONDITION", help="what holds for samples that stay")
-    parser.add_argument("--respect", choices=PURPOSES, default="", help="leave out what is reserved from this purpose")
+    purposes = [purpose for purpose in PURPOSES if purpose != "keep all"]
+    parser.add_argument("--respect", choices=purposes, default="", help="leave out what is reserved from this purpose")
     parser.add_repeatable("--top", "COLUMN=SHARE", "keep the share of largest values of what stays; repeatable")
     parser.add_argument("--balance", default="", metavar="ENTRIES", help="thin out frequent concepts: a file of them")
     parser.add_argument("--balance-limit", type=int, default=0, metavar="CAPTIONS", help="what an entry is thinned to")

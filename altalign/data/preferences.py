@@ -1,38 +1,43 @@
 """Statements of rights holders between stages: of a page as text beside each of its images, in files as a column.
 
-A statement is a tuple of notation, value, where and when, as in `schema.PREFERENCES`. The text of nothing said is
-empty, and null says that nobody looked.
+The text of nothing said is empty, and null says that nobody looked.
 """
 
 import json
 from collections.abc import Iterable, Sequence
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple
 
 import pyarrow as pa
 
 from altalign.data.schema import PREFERENCES
 
-Statement: TypeAlias = "tuple[str, str, str, str | None]"
-
 STATEMENTS_AT_MOST = 16  # of a page, or of an image, that are kept: those that were found first
+VALUE_AT_MOST = 500  # characters
 
-_NAMES = [field.name for field in PREFERENCES.value_type]
+
+class Said(NamedTuple):
+    """One statement as it was found: a value of `schema.PREFERENCES`."""
+
+    notation: str  # one of `filters.reservations.NOTATIONS`
+    value: str  # as it was written, at most `VALUE_AT_MOST` characters
+    where: str  # image header, page header, page meta, robots.txt, tdmrep.json, image file
+    when: str | None  # UTC, ISO 8601, in seconds; None: of a file in hand
 
 
-def as_text(said: Iterable[Statement]) -> str:
+def as_text(said: Iterable[Said]) -> str:
     """The first distinct statements as one text."""
     every = list(dict.fromkeys(said))[:STATEMENTS_AT_MOST]
     return json.dumps(every, ensure_ascii=False, separators=(",", ":")) if every else ""
 
 
-def from_text(text: str) -> list[Statement]:
+def from_text(text: str) -> list[Said]:
     """The statements of a text."""
-    return [(notation, value, where, when) for notation, value, where, when in json.loads(text or "[]")]
+    return [Said(*each) for each in json.loads(text or "[]")]
 
 
-def column(said: Iterable[Sequence[Statement] | None]) -> "pa.Array[Any]":
+def column(said: Iterable[Sequence[Said] | None]) -> "pa.Array[Any]":
     """The column of n rows, each with its statements (None: nobody looked)."""
-    rows = [None if each is None else [dict(zip(_NAMES, one, strict=True)) for one in each] for each in said]
+    rows = [None if each is None else [one._asdict() for one in each] for each in said]
     return pa.array(rows, PREFERENCES)
 
 

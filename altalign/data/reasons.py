@@ -208,6 +208,9 @@ class DropReason(StrEnum):
 RULES: Mapping[Stage, tuple[Rule, ...]] = {Stage.JUDGE: text.RULES, Stage.IMAGE: image.RULES}
 SECTIONS = {Stage.JUDGE: "text", Stage.IMAGE: "image"}  # whose `filters` name further rules, those of a run's own
 
+# What rights holders say against the purpose, a reason a notation.
+OPT_OUTS = tuple(reason for reason in DropReason if reason.startswith("opt_out_"))
+
 _OF_STAGES: Mapping[Stage, tuple[str, ...]] = {
     Stage.EXTRACT: (
         DropReason.RECORD_BROKEN,
@@ -226,15 +229,7 @@ _OF_STAGES: Mapping[Stage, tuple[str, ...]] = {
         DropReason.HTTP_UNREACHABLE,
         DropReason.HTTP_BROKEN,
         DropReason.HTTP_TOO_LARGE,
-        DropReason.OPT_OUT_X_ROBOTS_TAG,
-        DropReason.OPT_OUT_META_ROBOTS,
-        DropReason.OPT_OUT_CONTENT_USAGE,
-        DropReason.OPT_OUT_CONTENT_SIGNAL,
-        DropReason.OPT_OUT_TDMREP,
-        DropReason.OPT_OUT_RSL,
-        DropReason.OPT_OUT_IPTC,
-        DropReason.OPT_OUT_C2PA,
-        DropReason.OPT_OUT_ROBOTS_TXT,
+        *OPT_OUTS,
         DropReason.HTTP_REFUSED,
         DropReason.URL_BLOCKED,
         DropReason.REMOVED,
@@ -248,6 +243,7 @@ _OF_STAGES: Mapping[Stage, tuple[str, ...]] = {
         text.text_on_too_many_images.name,
         text.image_has_too_many_texts.name,
         DropReason.PAIR_REPEATED,
+        *OPT_OUTS,
     ),
 }
 
@@ -275,9 +271,6 @@ PAPERS: Mapping[str, Paper] = {
     ),
 }
 
-# What rights holders say against the purpose, a reason a notation.
-OPT_OUTS = tuple(reason for reason in DropReason if reason.startswith("opt_out_"))
-
 # Failures that a later try may mend. Final answers are not asked for again: a status other than 429 and 5xx, an opt-out
 # and a refusal.
 PASSING = (DropReason.HTTP_NOT_ASKED, DropReason.HTTP_TIMEOUT, DropReason.HTTP_UNREACHABLE, DropReason.HTTP_BROKEN)
@@ -292,8 +285,8 @@ def may_pass(reason: str | None, http_code: int | None) -> bool:
 
 OWN = "own:"  # begins the reasons of rules of a run's own
 
-# Begin the reasons of `altalign select`; a score, column or notation follows, or the number of a condition.
-OF_SELECT = ("score_below:", "score_above:", "score_missing:", "not_in_top:", "not_where:", "opt_out:")
+# Begin the reasons of `altalign select`; a score or column follows, or the number of a condition.
+OF_SELECT = ("score_below:", "score_above:", "score_missing:", "not_in_top:", "not_where:")
 
 
 def own_reason(name: str) -> str:

@@ -15,7 +15,6 @@ _OF_SELECT = {
     "score_missing:": "{name} is missing",
     "not_in_top:": "{name} is not among the share of highest values that was asked for",
     "not_where:": "condition {name} does not hold",
-    "opt_out:": "{name} opposes the purpose that was asked for",
 }
 
 

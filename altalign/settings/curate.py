@@ -13,6 +13,7 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import Discriminator, Field, Tag, field_validator, model_validator
 
 from altalign import __version__, storage
+from altalign.data.purposes import Purpose
 from altalign.machine.cores import cores
 from altalign.settings import allowed_addresses
 from altalign.settings.common import ReadBy, Settings, twice
@@ -239,7 +240,7 @@ class FetchSettings(Settings):
     """
     threads: Positive = 64
     """Concurrent requests of a process. Waiting for a host's turn takes none."""
-    purpose: Annotated[Literal["train", "train-generative", "train-other", "search", "keep all"], Fetch] = "train"
+    purpose: Annotated[Purpose, Fetch] = "train"
     """What the data are for: an image is dropped where its rights holder opposes that, in headers, pages, robots.txt or
     the image itself ([notations](reservations.md)): `opt_out_NOTATION`. `"train"`: any training, opposed by whatever
     opposes some; `"train-generative"`: of generative models; `"train-other"`: of classifiers, towers, ranking;

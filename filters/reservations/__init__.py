@@ -1,25 +1,28 @@
 """What rights holders say about the use of their works: readers of every notation, and what opposes a purpose. Pure."""
 
 from collections.abc import Iterable, Mapping, Sequence
+from typing import NamedTuple
 
+from altalign.data.preferences import Said
+from altalign.data.purposes import PURPOSES
 from altalign.data.reasons import DropReason
 from altalign.filters.reservations import c2pa, containers, iptc, rsl, tags, tdmrep, usage
 from altalign.filters.reservations.robots_txt import Robots
-from altalign.filters.reservations.said import NOTATIONS, PURPOSES, Said, short
+from altalign.filters.reservations.said import NOTATIONS, short
 from altalign.filters.reservations.tdmrep import Reservations
+from altalign.settings.curate import FetchSettings
 
 __all__ = [
     "HEADERS",
     "NOTATIONS",
     "PURPOSES",
+    "Listener",
     "Reservations",
     "Robots",
     "Said",
     "of_headers",
     "of_image",
     "of_metas",
-    "of_robots",
-    "of_tdmrep",
     "opposed",
     "product_token",
     "reason",
@@ -59,16 +62,6 @@ def of_metas(metas: Iterable[tuple[str, str]], token: str, when: str | None) -> 
     return _said(found, "page meta", when)
 
 
-def of_robots(body: bytes, url: str, token: str, when: str | None) -> list[Said]:
-    """What a robots.txt that an archive holds says of a URL of its origin, a ban of our robot included."""
-    return Robots.parse(body, token).archived(url, when)
-
-
-def of_tdmrep(body: bytes, url: str, when: str | None) -> list[Said]:
-    """What a `/.well-known/tdmrep.json` says of a URL of its origin."""
-    return Reservations.parse(body).said(url, when)
-
-
 def of_image(data: bytes) -> list[Said]:
     """What the marks inside an image file say."""
     data = containers.without_picture(data)
@@ -103,6 +96,22 @@ def _opposes(said: Said, purpose: str, token: str) -> bool:
     if said.notation == "c2pa":
         return c2pa.opposes(said.value, purpose)
     return said.notation in ("rsl", "robots.txt")  # terms that nobody has read, and a ban
+
+
+class Listener(NamedTuple):
+    """Whom statements are for: a purpose, and the name by which sites address this robot."""
+
+    purpose: str
+    token: str
+
+    @classmethod
+    def of(cls, settings: FetchSettings) -> "Listener":
+        """The one that settings describe."""
+        return cls(settings.purpose, product_token(settings.user_agent_sent))
+
+    def reasons(self, said: Iterable[Said]) -> list[DropReason]:
+        """Why statements drop what they are of, in the order of reasons."""
+        return [reason(notation) for notation in opposed(said, *self)]
 
 
 def reason(notation: str) -> DropReason:

@@ -6,9 +6,11 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, NamedTuple
 from urllib.parse import quote_from_bytes
 
+from altalign.data.preferences import VALUE_AT_MOST, Said
+from altalign.data.purposes import PURPOSES
 from altalign.filters.reservations import usage
 from altalign.filters.reservations.paths import Pattern, path_of
-from altalign.filters.reservations.said import PURPOSES, VALUE_AT_MOST, Said, short
+from altalign.filters.reservations.said import short
 
 if TYPE_CHECKING:
     from protego import Protego
@@ -94,11 +96,6 @@ class Robots:
         """The same of a file that an archive holds, a ban of the robot included."""
         ban = [] if self.allows(url) else [Said("robots.txt", "Disallow", "robots.txt", when)]
         return self.said(url, when) + ban
-
-    @property
-    def bytes(self) -> int:
-        """About how much memory they take."""
-        return len(self.rules) + sum(2 * len(line.text) for line in self.lines) + sum(map(len, self.licenses))
 
 
 def _deciding(lines: list[Line]) -> str:

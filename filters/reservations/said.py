@@ -1,7 +1,8 @@
-"""What a statement about the use of a work is, and the purposes that it may oppose."""
+"""The notations of statements, and how their values are kept."""
 
 from collections.abc import Iterable
-from typing import NamedTuple
+
+from altalign.data.preferences import VALUE_AT_MOST
 
 # In the order in which they are reported. docs/reference/reservations.md has the document of each.
 NOTATIONS = (
@@ -15,19 +16,7 @@ NOTATIONS = (
     "c2pa",
     "robots.txt",
 )
-# any training, by the stricter reading; of generative models; of other models; a search index; nothing is opposed
-PURPOSES = ("train", "train-generative", "train-other", "search", "keep all")
-VALUE_AT_MOST = 500  # characters
 AT_MOST = 100  # looked at, of one kind in one file: thousands are a mistake, or malice
-
-
-class Said(NamedTuple):
-    """One statement as it was found."""
-
-    notation: str  # one of `NOTATIONS`
-    value: str  # as it was written, at most `VALUE_AT_MOST` characters
-    where: str  # image header, page header, page meta, robots.txt, tdmrep.json, image file
-    when: str | None  # UTC, ISO 8601, in seconds; None: of a file in hand
 
 
 def short(value: str, words: Iterable[str] = ()) -> str:

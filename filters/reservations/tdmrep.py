@@ -5,8 +5,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
+from altalign.data.preferences import Said
 from altalign.filters.reservations.paths import Pattern, path_of
-from altalign.filters.reservations.said import Said, short
+from altalign.filters.reservations.said import short
 
 RESERVATION, POLICY = "tdm-reservation", "tdm-policy"
 NAMES = (RESERVATION, POLICY)  # of headers, of `<meta>`, and of keys in the file
@@ -44,11 +45,6 @@ class Reservations:
         path = path_of(url) if self.rules else b""
         texts = next((texts for pattern, texts in self.rules if pattern.matches(path)), ())
         return [Said("tdmrep", text, "tdmrep.json", when) for text in texts]
-
-    @property
-    def bytes(self) -> int:
-        """About how much memory they take."""
-        return sum(sum(map(len, pattern.parts)) + sum(map(len, texts)) for pattern, texts in self.rules)
 
 
 def opposes(said: Iterable[Said]) -> bool:

@@ -80,7 +80,7 @@ def retry(config: CurateConfig, reasons: Sequence[str], flags: list[str]) -> int
         curate.finish(run, grounds, pipeline_options)
     if images:
         counted = ", ".join([f"{came:,} came", *(f"{n:,} {why}" for why, n in again.most_common())])
-        terminal.stderr().print(f"{images:,} asked again: {counted}", soft_wrap=True)
+        terminal.stderr().print(f"{came + again.total():,} asked again: {counted}", soft_wrap=True)
     return curate.show(run)
 
 

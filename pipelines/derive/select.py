@@ -28,7 +28,7 @@ from altalign.data.schema import SAMPLE
 from altalign.data.scores import Score
 from altalign.errors import AltalignError, UsageError
 from altalign.filters import where
-from altalign.filters.reservations import NOTATIONS, Said, opposed, product_token
+from altalign.filters.reservations import NOTATIONS, Said, opposed, product_token, reason
 from altalign.filters.where import Condition
 from altalign.pipelines import curate
 from altalign.pipelines.derive import balance
@@ -228,7 +228,7 @@ def _of_rights(selection: Selection, rows: pa.Table) -> list[Verdict]:
     said: Any = rows[PREFERENCES].combine_chunks()
     against = [opposed((Said(**one) for one in each or ()), selection.respect, token) for each in said.to_pylist()]
     verdicts = [
-        drop_where(pa.array([notation in each for each in against], pa.bool_()), f"opt_out:{notation}")
+        drop_where(pa.array([notation in each for each in against], pa.bool_()), reason(notation))
         for notation in NOTATIONS
     ]
     if said.null_count and selection.nulls != "keep":

@@ -12,9 +12,9 @@ from typing import Any, NamedTuple
 
 import pyarrow as pa
 
-from altalign.data.reasons import DropReason, Stage, ask, reasons_of
+from altalign.data.reasons import OPT_OUTS, DropReason, Stage, ask, reasons_of
 from altalign.filters import image, pixels, thumbnails
-from altalign.filters.reservations import Said
+from altalign.filters.reservations import Listener, Said
 from altalign.machine import interrupts
 from altalign.pipelines.images import measuring
 from altalign.pipelines.images.measuring import Measured, enough_memory
@@ -24,6 +24,7 @@ from altalign.rules import own
 # Rules are asked about so many images at once, or fewer with so many bytes of pixels: to be asked costs 0.4 ms, however
 # many there are.
 TOGETHER, TOGETHER_BYTES = 32, 16 << 20
+BY_PURPOSE = frozenset(OPT_OUTS) - {DropReason.OPT_OUT_ROBOTS_TXT}  # that of the web decides access
 
 
 class StoredColumns(NamedTuple):
@@ -61,6 +62,13 @@ class Outcome(NamedTuple):
         """The image before it is judged."""
         digest = Measured(found_sha256=self.measured.found_sha256)
         return Outcome(None, None, self.found_bytes, digest, found_at=self.found_at, said=self.said)
+
+    def heard(self, listener: Listener) -> "Outcome":
+        """The image for another purpose, by what was said of it; not judged where it would have to be asked for."""
+        reasons, is_of_purpose = listener.reasons(self.said or ()), self.reason in BY_PURPOSE
+        if reasons and (self.reason is None or is_of_purpose):
+            return Outcome(reasons[0], self.http_code, said=self.said)
+        return Outcome(None) if is_of_purpose else self
 
     @property
     def ranges(self) -> list[tuple[int, int, str | None]]:

@@ -178,10 +178,12 @@ def decide(run: Run, *, rerun: str | None, is_restart: bool = False) -> Decision
         was_added = what == "input" and now <= files.keys() and lineage.has(run.folder, "add")
         if lost and (was_added or not (rerun and STAGES.index(rerun) <= STAGES.index(stage))):
             way = "--restart" if was_added else f"--rerun {stage}"
-            keep = terminal.command("curate", run.path("config.toml"), "--rerun")
+            keep = f"`{terminal.command('curate', run.path('config.toml'), '--rerun')}` keeps what the run has"
+            if what == "input" and (gone := [path for path in lost if storage.kind(_known_as(path)) == "missing"]):
+                lost, keep = gone, f"put back what is gone, {gone[0]}"
             raise UsageError(
                 f"{run.folder}: these settings do not name the {what} {', '.join(lost[:3])}{', …' * (len(lost) > 3)}; "
-                f"`{keep}` keeps what the run has, and {way} with these settings goes on without"
+                f"{keep}, and {way} with these settings goes on without"
             )
     stale, difference = _stale(recorded, grounds)
     if rerun != STAGES[0] and stale != STAGES[0] and (changed := changed_file(run, record)):

@@ -10,23 +10,12 @@ from altalign import storage
 from altalign.errors import UnreadableError, UsageError
 from altalign.pipelines.read import folder, webdataset
 from altalign.pipelines.read.pages import warc
-from altalign.pipelines.read.pages.warc import NOTICES, Captured, captured, look_for_images
+from altalign.pipelines.read.pages.warc import Captured, captured, look_for_images
 from altalign.pipelines.read.stretches import Stretch
 from altalign.pipelines.read.tables import lines, table
 from altalign.settings.curate import InputSettings
 
-__all__ = [
-    "NOTICES",
-    "Captured",
-    "Stretch",
-    "captured",
-    "check",
-    "is_direct",
-    "listed",
-    "look_for_images",
-    "may_be_empty",
-    "read",
-]
+__all__ = ["Captured", "Stretch", "captured", "check", "is_direct", "listed", "look_for_images", "may_be_empty", "read"]
 
 
 def listed(places: Sequence[str], settings: InputSettings) -> list[str]:

@@ -26,7 +26,7 @@ from altalign.data.schema import RULES_VERSION, STRINGS
 from altalign.data.stages import REMOVED_FILE
 from altalign.filters import identity
 from altalign.filters.image_headers import STRICT_PILLOW
-from altalign.filters.reservations import Said
+from altalign.filters.reservations import Listener, Said
 from altalign.machine import interrupts, memory
 from altalign.pipelines.engine.jobs import create
 from altalign.pipelines.engine.map_units import MapUnits, pooled
@@ -48,7 +48,6 @@ from altalign.pipelines.run.image_tables import (
 from altalign.pipelines.run.text_tables import ALL_NOTICES, COPIED_IMAGES, FOLDER_FILES, GROUPED, GROUPED_SURVIVORS
 from altalign.pipelines.run.units import FOLDER, SET_ASIDE, Run, Unit, digest, fetched_before, map_unit
 from altalign.pipelines.stages import statements
-from altalign.pipelines.stages.statements import Listener
 from altalign.pipelines.web import client, journal, log
 from altalign.pipelines.web.log import WebWatch
 from altalign.settings.curate import FetchSettings
@@ -304,16 +303,17 @@ def _fetch_from_web(run: Run, unit: FetchUnit, rows: pa.Table, excluded: Outcome
 
 
 def _journal_grounds(run: Run, image_ids: Sequence[str]) -> journal.JournalGrounds:
-    """What the journal of a unit rests on: the images and what may be fetched of them; and how they are judged."""
+    """What the journal of a unit rests on: its images and what may be fetched of them, the purpose, and the rules."""
     reads = storage.read_json(run.path("run.json")).get("stages", {}).get("fetch", {}).get("reads", {})
     domains = {f"file {name}" for name in run.config.fetch.blocked_domains}
     # of no journal: an image in hand whose URL is listed now need not be asked for
     urls = {"fetch.blocked_urls", *(f"file {name}" for name in run.config.fetch.blocked_urls)}
+    listener = Listener.of(run.config.fetch)
     requests: dict[str, object] = {"images": list(image_ids)}
     judged: dict[str, object] = {"rules": RULES_VERSION}
-    for name in reads.keys() - urls:
+    for name in reads.keys() - urls - {"fetch.purpose"}:
         (requests if name in domains or name.startswith("fetch.") else judged)[name] = reads[name]
-    return journal.JournalGrounds(requests=digest(requests), judged=digest(judged))
+    return journal.JournalGrounds(digest(requests), digest(judged), listener)
 
 
 # From the input's files -----------------------------------------------------------------------------------------------
@@ -362,7 +362,7 @@ def _found_in_files(
 
 def _unopposed(listener: Listener, found: Found, failed: _Failed, http_code: int | None = None) -> Iterator[Found]:
     """The image, with what it says itself, too; `failed` is told where something opposes the purpose."""
-    said, reasons = listener.look(found.data, found.said or ())
+    said, reasons = statements.look(listener, found.data, found.said or ())
     if reasons:
         failed(found.number, reasons[0], http_code, said)
     else:

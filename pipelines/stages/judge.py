@@ -198,7 +198,7 @@ def verdicts(
         "has_rare_ngram": measured.has_rare_ngram,
         "images_per_text": measured.images_per_text,
         "texts_per_image": measured.texts_per_image,
-        "has_personal": personal.has_any(caption, run.config.text.drop_personal, run.config.text.phone_countries),
+        "has_personal": personal.has_any(caption, run.config.text),
     }
 
     def name_row(row: int) -> str:

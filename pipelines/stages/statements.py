@@ -6,6 +6,7 @@ origin say as archived. A row also has what its page says: that alone may differ
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from functools import cache
 from itertools import groupby
 from typing import NamedTuple
 
@@ -15,43 +16,27 @@ import pyarrow as pa
 
 from altalign import storage
 from altalign.data.preferences import STATEMENTS_AT_MOST, from_text
-from altalign.data.reasons import OPT_OUTS, REASONS, DropReason, Stage
+from altalign.data.reasons import REASONS, DropReason, Stage
 from altalign.filters import identity
-from altalign.filters.reservations import Reservations, Robots, Said, of_image, opposed, product_token, reason
+from altalign.filters.reservations import Listener, Reservations, Robots, Said, of_image
 from altalign.filters.reservations.robots_txt import BYTES_AT_MOST
 from altalign.machine import interrupts
 from altalign.pipelines import read
-from altalign.pipelines.images.judging import Outcome
+from altalign.pipelines.images.judging import BY_PURPOSE, Outcome
+from altalign.pipelines.read.pages.warc import NOTICES
 from altalign.pipelines.run import pool, text_tables
 from altalign.pipelines.run.image_places import Kind, Places, as_bytes, first_of_each
 from altalign.pipelines.run.units import Run
-from altalign.settings.curate import FetchSettings
 
 _ORDER = {name: at for at, name in enumerate(REASONS[Stage.FETCH])}
-_BY_ROW = frozenset(OPT_OUTS) - {DropReason.OPT_OUT_ROBOTS_TXT}
 
 
-class Listener(NamedTuple):
-    """Whom statements are for: a purpose, and the name by which sites address this robot."""
-
-    purpose: str
-    token: str
-
-    @classmethod
-    def of(cls, settings: FetchSettings) -> "Listener":
-        """The one that settings describe."""
-        return cls(settings.purpose, product_token(settings.user_agent_sent))
-
-    def reasons(self, said: Iterable[Said]) -> list[DropReason]:
-        """Why statements drop what they are of, in the order of reasons."""
-        return [reason(notation) for notation in opposed(said, self.purpose, self.token)]
-
-    def look(self, data: bytes, said: Sequence[Said]) -> tuple[tuple[Said, ...], list[DropReason]]:
-        """All that was said of an image, by itself too, and why that drops it."""
-        marks = of_image(data)
-        if not (marks or said):  # as of most
-            return (), []
-        return distinct(said, marks), self.reasons((*said, *marks))  # also by what is beyond those that are kept
+def look(listener: Listener, data: bytes, said: Sequence[Said]) -> tuple[tuple[Said, ...], list[DropReason]]:
+    """All that was said of an image, by itself too, and why that drops it."""
+    marks = of_image(data)
+    if not (marks or said):  # as of most
+        return (), []
+    return distinct(said, marks), listener.reasons((*said, *marks))  # also by what is beyond those that are kept
 
 
 def distinct(*said: Iterable[Said]) -> tuple[Said, ...]:
@@ -67,13 +52,8 @@ def distinct(*said: Iterable[Said]) -> tuple[Said, ...]:
 
 def of_pages(texts: Iterable[str | None]) -> list[list[Said] | None]:
     """What the pages of n rows say, by their texts in the pool; None where nobody looked."""
-    known = dict[str, list[Said]]()
-    found = list[list[Said] | None]()
-    for text in texts:
-        if text is not None and text not in known:
-            known[text] = [Said(*each) for each in from_text(text)]
-        found.append(None if text is None else known[text])
-    return found
+    known = cache(from_text)
+    return [None if text is None else known(text) for text in texts]
 
 
 class Heard(NamedTuple):
@@ -105,7 +85,7 @@ def of_rows(
         outcome = outcomes[image]
         said = None if page is None and outcome.said is None else distinct(page or (), outcome.said or ())
         reasons: set[str] = set(listener.reasons(said)) if said else set()
-        if outcome.reason is not None and not (reasons and outcome.reason in _BY_ROW):
+        if outcome.reason is not None and not (reasons and outcome.reason in BY_PURPOSE):
             reasons.add(outcome.reason)
         heard.failed.append(sorted(map(str, reasons), key=_ORDER.__getitem__))
         heard.said.append(said)
@@ -124,7 +104,7 @@ def of_origins(run: Run, urls: Sequence[str | None]) -> list[Sequence[Said] | No
     origins = [("/".join(url.split("/", 3)[:3]), number) for number, url in enumerate(urls) if url]
     for origin, numbers in groupby(sorted(origins), key=lambda pair: pair[0]):
         interrupts.check()
-        rules, rights = (_notice(run, places, origin + path) for path in read.NOTICES)
+        rules, rights = (_notice(run, places, origin + path) for path in NOTICES)
         of_robots, of_tdmrep = Robots.parse(rules.data, token), Reservations.parse(rights.data)
         for _, number in numbers if rules.data or rights.data else ():
             url = str(urls[number])

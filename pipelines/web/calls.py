@@ -12,7 +12,7 @@ from urllib.parse import quote_from_bytes
 import ada_url
 
 from altalign.data.reasons import DropReason
-from altalign.filters.reservations import HEADERS, Said
+from altalign.filters.reservations import HEADERS, Listener, Said
 
 HEADERS_READ = ("location", "retry-after", "date", *HEADERS)
 
@@ -125,8 +125,7 @@ class Request:
     bytes_at_most: int  # of the decoded body
     keeps_alive: bool  # whether it may be made on a kept connection, which is kept again; False: on one of its own
     is_robots: bool = False  # a larger body is cut, an empty one is whole; otherwise it is `http_too_large`, or broken
-    token: str = ""  # of our robot, where headers may oppose the purpose
-    purpose: str = ""
+    listener: Listener | None = None  # where headers may oppose its purpose
     said: list[Said] | None = None  # of the image so far; None: nobody looked
     address: str | None = None  # that was connected to, or tried last
     status: int | None = None  # None before the answer

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from altalign.data.reasons import DropReason
 from altalign.filters.blocked import BlockList
-from altalign.filters.reservations import Reservations, Robots, product_token, tdmrep
+from altalign.filters.reservations import Listener, Reservations, Robots, tdmrep
 from altalign.filters.reservations.robots_txt import BYTES_AT_MOST
 from altalign.pipelines.run.domains import Domains
 from altalign.pipelines.web import robots
@@ -47,7 +47,7 @@ class Fetching:
         self._settings, self._domains, self._addresses = settings, domains, addresses
         self._wall, self._draw = time.time, random.random
         self._blocked_urls, self._loop = blocked_urls, asyncio.get_running_loop()
-        self._token = product_token(settings.user_agent_sent)
+        self._listener = Listener.of(settings)
         self._hosts = Hosts(settings.connections_per_host, settings.requests_per_host_s)
         self._rules, self._robots = KeptRules(), dict[str, asyncio.Task[Rules]]()
         self._no_rules = dict[str, tuple[float, Trouble]]()  # by origin: until when, and why
@@ -208,7 +208,7 @@ class Fetching:
             raise Trouble(DropReason.OPT_OUT_ROBOTS_TXT, f"{target.robots.url} forbids it", is_final=True)
         # a header of the image may supersede tdmrep.json
         final = [each for each in said if each.where != "tdmrep.json"]
-        if trouble := robots.objection(final, self._settings.purpose, self._token):
+        if trouble := robots.objection(final, self._listener):
             raise trouble
 
     def _follow(self, fetch: Fetch, status: int, location: str) -> None:
@@ -256,7 +256,7 @@ class Fetching:
         fetch, lines = Fetch(call, site.robots, is_robots=True, worker=asyncio.current_task()), Robots()
         try:
             answer = await self._tries(fetch)
-            lines = Robots.parse(answer.body, self._token) if answer.status == 200 else lines
+            lines = Robots.parse(answer.body, self._listener.token) if answer.status == 200 else lines
         except Trouble as trouble:
             if not trouble.leads_nowhere:
                 of_all = Trouble(trouble.reason, f"robots.txt: {trouble.detail}", trouble.http_code, is_final=True)
@@ -294,8 +294,7 @@ class Fetching:
             is_robots=fetch.is_robots,
             # a kept connection may be gone, and each request counts: the last try does not rest on one
             keeps_alive=fetch.counted < settings.retries,
-            token="" if fetch.is_robots else self._token,
-            purpose=settings.purpose,
+            listener=None if fetch.is_robots else self._listener,
             said=fetch.said,
         )
         try:

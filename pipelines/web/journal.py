@@ -28,7 +28,7 @@ import pyarrow.compute as pc
 from altalign import storage
 from altalign.data.reasons import DropReason
 from altalign.filters import identity
-from altalign.filters.reservations import Said
+from altalign.filters.reservations import Listener, Said
 from altalign.machine import interrupts
 from altalign.pipelines.images.judging import Found, Judged, Outcome, StoredColumns, placed
 from altalign.pipelines.images.measuring import Measured
@@ -38,16 +38,17 @@ from altalign.pipelines.run.text_tables import GROUPED
 from altalign.pipelines.run.units import Run, fetched_before
 from altalign.storage import arrays, parquet
 
-VERSION = 3
+VERSION = 4
 GATHERED_S, GATHERED_BYTES = 0.25, 1 << 20  # what is written together: what came within this time, or this much
 UNITS_READ = 16  # units of a trial whose journals stay in memory
 
 
 class JournalGrounds(NamedTuple):
-    """What a journal is based on: digests of the requests and their limits, and of what images are judged by."""
+    """What a journal is based on: digests of the requests and of the rules for images, and who listens to sites."""
 
     requests: str
     judged: str
+    listener: Listener
 
 
 class Entries(NamedTuple):
@@ -112,18 +113,12 @@ class Journal:
 def opened(path: str, grounds: JournalGrounds, judge: _Judge) -> Iterator[Journal]:
     """Continues a unit or begins it; `path` is that of its files without their endings.
 
-    A journal of other requests is forgotten. Where only judging differs, what was kept as it was found is judged again,
-    and other images are asked for again.
+    What it does not know by these grounds is asked for again; of other images, what was kept as found is judged again
+    where judging differs.
     """
-    before, settled, anew = read(path), dict[int, Outcome](), dict[int, Outcome]()
-    if before.grounds is not None and before.grounds.requests == grounds.requests:
-        is_same = before.grounds.judged == grounds.judged
-        for number, outcome in before.outcomes.items():
-            if outcome.reason is not None or (is_same and outcome.is_judged):
-                settled[number] = outcome
-            elif outcome.found_at is not None:
-                anew[number] = outcome.as_found
-        settled, anew = _as_they_came(path, settled), _as_they_came(path, anew)
+    known = _as_they_came(path, _known(read(path), grounds))
+    settled = {number: outcome for number, outcome in known.items() if outcome.is_judged}
+    anew = {number: outcome for number, outcome in known.items() if not outcome.is_judged}
     ends = (offset + size for each in (*settled.values(), *anew.values()) for offset, size, _ in each.ranges)
     with storage.growing(f"{path}.images", keep=max(ends, default=0)) as images:
         data_of = _data(path, [(offset, size) for outcome in anew.values() for offset, size, _ in outcome.ranges])
@@ -141,6 +136,24 @@ def opened(path: str, grounds: JournalGrounds, judge: _Judge) -> Iterator[Journa
                 yield kept
             finally:
                 kept.flush()
+
+
+def _known(before: Entries, grounds: JournalGrounds) -> dict[int, Outcome]:
+    """What a journal knows of images by other grounds: how each ended, or where its bytes are, to be judged anew.
+
+    Of other requests it knows nothing. For another purpose, what was said decides, but for an image that was refused
+    and would be wanted now.
+    """
+    known = dict[int, Outcome]()
+    if before.grounds is None or before.grounds.requests != grounds.requests:
+        return known
+    for number, each in before.outcomes.items():
+        outcome = each if before.grounds.listener == grounds.listener else each.heard(grounds.listener)
+        if outcome.reason is None and before.grounds.judged != grounds.judged:
+            outcome = outcome.as_found
+        if outcome.is_judged or outcome.found_at is not None:
+            known[number] = outcome
+    return known
 
 
 def _as_they_came(path: str, outcomes: Mapping[int, Outcome]) -> dict[int, Outcome]:
@@ -181,12 +194,13 @@ def read(path: str) -> Entries:
                 *places,
                 said=None if said is None else tuple(Said(*each) for each in said),
             )
-    return Entries(JournalGrounds(head["asked"], head["judged"]), outcomes)
+    return Entries(JournalGrounds(head["asked"], head["judged"], Listener(*head["listener"])), outcomes)
 
 
 def write(path: str, grounds: JournalGrounds, outcomes: Mapping[int, Outcome]) -> None:
     """Writes a whole journal, replacing the old one."""
-    head = _line({"version": VERSION, "asked": grounds.requests, "judged": grounds.judged})
+    of_grounds = {"asked": grounds.requests, "judged": grounds.judged, "listener": list(grounds.listener)}
+    head = _line({"version": VERSION, **of_grounds})
     storage.write_bytes(f"{path}.journal", head + b"".join(_entry(*entry) for entry in outcomes.items()))
 
 
@@ -238,15 +252,10 @@ def adopt(run: Run, stem: str, image_ids: Sequence[str], from_web: Collection[in
     """
     if storage.exists(f"{stem}.journal") or not (parts := list(_fetched(run, image_ids, from_web, grounds))):
         return
-    own, outcomes = grounds(image_ids), dict[int, Outcome]()
+    outcomes = dict[int, Outcome]()
     with storage.growing(f"{stem}.images", keep=0) as blob:
-        for before, judged, part in parts:
-            taken = dict[int, Outcome]()
-            for number, outcome in part.items():
-                if outcome.reason is None and judged != own.judged:
-                    outcome = outcome.as_found
-                if number not in outcomes and (outcome.is_judged or outcome.found_at is not None):
-                    taken[number] = outcome
+        for before, part in parts:
+            taken = {number: outcome for number, outcome in part.items() if number not in outcomes}
             ranges = [(number, *of_image) for number, outcome in taken.items() for of_image in outcome.ranges]
             data_of, now_at = _data(before, [(offset, size) for _, offset, size, _ in ranges]), dict[Any, int]()
             for (number, offset, *_), data in zip(ranges, data_of, strict=True):
@@ -256,13 +265,13 @@ def adopt(run: Run, stem: str, image_ids: Sequence[str], from_web: Collection[in
                 found_at, stored_at = (now_at.get((number, at)) for at in (outcome.found_at, outcome.stored_at))
                 outcomes[number] = outcome._replace(found_at=found_at, stored_at=stored_at)
     if outcomes:
-        write(stem, own, outcomes)
+        write(stem, grounds(image_ids), outcomes)
 
 
 def _fetched(
     run: Run, image_ids: Sequence[str], from_web: Collection[int], grounds: _GroundsOf
-) -> Iterator[tuple[str, str, dict[int, Outcome]]]:
-    """What units of before know of these images: path without an ending, digest of how they judged, and outcomes.
+) -> Iterator[tuple[str, dict[int, Outcome]]]:
+    """What units of before know of these images by these grounds: path without an ending, and outcomes.
 
     Numbers are those here. Only what was fetched by the same rules is taken, and no image that came from the input's
     files: these may have others by now.
@@ -276,11 +285,9 @@ def _fetched(
             if unit not in journals or not ids or ids[0] > image_ids[-1] or image_ids[0] > ids[-1]:
                 continue
             stem = storage.join(units, unit)
-            entries = _entries(stem, storage.stamp(f"{stem}.journal"))
-            if entries.grounds is not None and entries.grounds.requests == grounds(ids).requests:
-                named = [(ids[number], outcome) for number, outcome in entries.outcomes.items()]
-                part = {number_of[i]: outcome for i, outcome in named if i in number_of and i not in in_hand}
-                yield stem, entries.grounds.judged, part
+            known = _known(_entries(stem, storage.stamp(f"{stem}.journal")), grounds(ids))
+            named = [(ids[number], outcome) for number, outcome in known.items()]
+            yield stem, {number_of[i]: outcome for i, outcome in named if i in number_of and i not in in_hand}
 
 
 @lru_cache(maxsize=4)

@@ -4,7 +4,7 @@ from collections import OrderedDict
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from altalign.filters.reservations import Reservations, Robots, Said, opposed, reason
+from altalign.filters.reservations import Listener, Reservations, Robots, Said, opposed, reason
 from altalign.pipelines.web.calls import Trouble
 
 REDIRECTS_AT_MOST = 5  # RFC 9309, section 2.3.1.2
@@ -27,7 +27,7 @@ class Rules(NamedTuple):
     @property
     def bytes(self) -> int:
         """About how much memory they take."""
-        return self.robots.bytes + self.reservations.bytes
+        return len(repr(self))
 
 
 class KeptRules:
@@ -55,10 +55,10 @@ class KeptRules:
             self._bytes -= self._kept.popitem(last=False)[1][1].bytes
 
 
-def objection(said: Sequence[Said], purpose: str, token: str) -> Trouble | None:
+def objection(said: Sequence[Said], listener: Listener) -> Trouble | None:
     """Why an image is not used for a purpose, by the first notation that opposes it; None where none does."""
-    for notation in opposed(said, purpose, token):
+    for notation in opposed(said, *listener):
         of_notation = [each for each in said if each.notation == notation]
-        first = next((each for each in of_notation if opposed([each], purpose, token)), of_notation[0])
+        first = next((each for each in of_notation if opposed([each], *listener)), of_notation[0])
         return Trouble(reason(notation), f"{notation}: {first.value} ({first.where})", is_final=True)
     return None

@@ -196,10 +196,10 @@ class Transport:
                     async with asyncio.timeout(DRAINED_S_AT_MOST):
                         await response.content.read()
             return answer
-        if request.token:
-            said = of_headers(answer.headers, request.token, "image header", utc_now())
+        if request.listener:
+            said = of_headers(answer.headers, request.listener.token, "image header", utc_now())
             request.said = [*(request.said or ()), *said]
-            if trouble := objection(request.said, request.purpose, request.token):
+            if trouble := objection(request.said, request.listener):
                 raise trouble
         if length is not None and length > most and not request.is_robots:
             raise Trouble(DropReason.HTTP_TOO_LARGE, f"Content-Length {length:,}")

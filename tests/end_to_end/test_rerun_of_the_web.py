@@ -8,7 +8,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from altalign.cli import main
-from tests.end_to_end.web_inputs import answers, asked_for, pictures, tries, write_web_input
+from tests.end_to_end.web_inputs import Asked, answers, asked_for, pictures, tries, write_web_input
 from tests.support.curations import tree
 from tests.web_server.running import WebServer
 
@@ -89,3 +89,31 @@ def test_images_are_judged_anew_as_they_were_found_or_asked_for_again(
     assert bool(asked_for(server, since=since)) != keeps_found
     assert main(["curate", "config.toml", "--set", "run.folder=fresh", *found, *settings]) == 0
     assert tree(folder / "run") == tree(folder / "fresh")
+
+
+@pytest.mark.parametrize("keeps_found", [False, True])
+def test_for_another_purpose_only_what_was_refused_is_asked_for(
+    server: WebServer, folder: Path, *, keeps_found: bool
+) -> None:
+    """Of marks inside images, for those of headers have a time, by which runs would differ."""
+    found = sets(f"fetch.keep_found={str(keeps_found).lower()}")
+    generative = [f"{server.url('/png/g')}?mining=DMI-PROHIBITED-GENAIMLTRAINING&n={number}" for number in range(3)]
+    write_web_input(folder, server, [*pictures(server, 10), *answers(server), *map(Asked, generative)])
+    assert main(["curate", "config.toml", *found]) == 0
+    for purpose, wanted in (("train-other", generative), ("train", []), ("train-generative", [])):
+        since, settings = len(server.requests()), [*found, *sets(f'fetch.purpose="{purpose}"')]
+        assert main(["curate", "config.toml", "--rerun", *settings]) == 0
+        assert sorted(asked_for(server, since=since)) == sorted(wanted)
+        assert main(["curate", "config.toml", "--set", f"run.folder={purpose}", *settings]) == 0
+        assert samples(folder / "run") == samples(folder / purpose)
+        assert kinds_of_drops(folder / "run") == kinds_of_drops(folder / purpose)
+
+
+def samples(run: Path) -> dict[str, str]:
+    return {path: digest for path, digest in tree(run).items() if path.startswith(("shards/", "dropped/image/"))}
+
+
+def kinds_of_drops(run: Path) -> list[dict]:
+    """Rows that `fetch` dropped, but for the status: of an image that is refused now, it came before."""
+    rows = pq.read_table(run / "dropped" / "fetch").drop_columns("http_code").to_pylist()
+    return sorted(rows, key=lambda row: row["key"])

@@ -25,6 +25,7 @@ from altalign.data.reasons import OPT_OUTS
 from altalign.filters.reservations import PURPOSES, Said, opposed, reason
 from altalign.settings.curate import FetchSettings
 from tests.support.marks import image_of
+from tests.web_server.running import WebServer
 
 pytestmark = pytest.mark.runs
 
@@ -209,3 +210,19 @@ def test_what_the_web_says_is_heard(tmp_path: Path) -> None:
                 rows[number]["preferences"] = [Said("robots.txt", "Disallow", "robots.txt", None)._asdict()]
             check(rows, purpose, hears_all=False)
     assert all(str(each).startswith("opt_out_") for each in OPT_OUTS)
+
+
+def test_of_a_capture_beside_an_image_of_the_web_neither_place_nor_headers_count(
+    server: WebServer, tmp_path: Path
+) -> None:
+    """The page of the archive says what it says; the image, its headers and where it lies are those of the web."""
+    url, page = server.url("/png/of-the-web"), server.url("/")
+    html = f'<meta name="robots" content="max-snippet:9"><img src="{url}" alt="a picture of both 0">'.encode()
+    of_image = [("Content-Type", "image/png"), ("X-Robots-Tag", "noai")]
+    captures = {page: ([("Content-Type", "text/html")], html), url: (of_image, image_of({}, "png"))}
+    write_archive(tmp_path / "a.warc.gz", captures)
+    web = f'source = "web"\nports = [{server.port}]\nallow_addresses = ["127.0.0.0/8"]'
+    row = curated(tmp_path, f'[[input]]\npaths = ["{tmp_path}/a.warc.gz"]', "train", web)[0]
+    assert [(each.notation, each.where) for each in statements(row)] == [("meta-robots", "page meta")]
+    stored = pq.read_table(next((tmp_path / "run/work/fetch/units").glob("*.stored"))).to_pylist()
+    assert [{value for name, value in row.items() if name.startswith("place_")} for row in stored] == [{None}]

@@ -13,9 +13,8 @@ import pytest
 
 from altalign import storage
 from altalign.cli import main
-from altalign.commands.change import PURPOSES as OF_SELECT
 from altalign.data.schema import SCHEMA_VERSION
-from altalign.filters.reservations import NOTATIONS, PURPOSES
+from altalign.filters.reservations import NOTATIONS, PURPOSES, reason
 from tests.end_to_end.test_reservations import CASES, archive, curated, expected, page_of, sites, write_archive
 from tests.support.finished_runs import copied, rows_of
 
@@ -40,10 +39,6 @@ def reservations_of(run: Path, folder: Path) -> dict[str, Any]:
     return json.loads((folder / "reservations.json").read_text(encoding="utf-8"))
 
 
-def test_purposes_are_those_of_the_readers() -> None:
-    assert (*OF_SELECT, "keep all") == PURPOSES
-
-
 @pytest.mark.everyday
 @pytest.mark.parametrize("purpose", ["train", "search"])
 def test_a_selection_leaves_out_what_a_curation_for_that_purpose_would(
@@ -54,7 +49,7 @@ def test_a_selection_leaves_out_what_a_curation_for_that_purpose_would(
     assert numbers_of(tmp_path / "some") == {number for number, notations in of_cases.items() if not notations}
     dropped = pq.read_table(tmp_path / "some" / "dropped" / "select").to_pylist()
     assert {int(row["caption"].split()[-1]): row["failed"] for row in dropped} == {
-        number: [f"opt_out:{notation}" for notation in notations] for number, notations in of_cases.items() if notations
+        number: [*map(reason, notations)] for number, notations in of_cases.items() if notations
     }
     curated(tmp_path, f'[[input]]\nkind = "warc"\npaths = ["{every.parent}/*.warc.gz"]', purpose)
     assert {row["key"] for row in rows_of(tmp_path / "some")} == {row["key"] for row in rows_of(tmp_path / "run")}

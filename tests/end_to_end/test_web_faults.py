@@ -2,6 +2,7 @@
 is asked for again. test_faults.py kills them.
 """
 
+import hashlib
 import os
 import shutil
 import signal
@@ -195,6 +196,28 @@ def test_what_is_final_is_asked_for_again_only_by_name(
     (folder / "a rün").rename(folder / "run")
     assert {url.partition("?")[2].partition("=")[0] for url in asked_for(server, since=requests)} == {"mining"}
     assert tree(folder / "run") == before
+
+
+def test_what_a_block_list_names_by_now_is_not_asked_for_again(
+    server: WebServer, folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    failed = [Asked(server.url(f"/status/503?n={number}")) for number in range(3)]
+    write_web_input(folder, server, [*pictures(server, 8), *failed])
+    lists = ["--set", 'fetch.blocked_urls=["urls.txt"]']
+    (folder / "urls.txt").write_text("0" * 64 + "\n")
+    assert main(["curate", "config.toml", *lists]) == 0
+    with (folder / "urls.txt").open("a") as file:
+        file.write(hashlib.sha256(failed[0].url.encode()).hexdigest() + "\n")
+    requests = len(server.requests())
+    capsys.readouterr()
+    assert main(["retry", "run"]) == 2
+    assert "its stage fetch was made with" in capsys.readouterr().err
+    assert main(["curate", "config.toml", *lists, "--rerun"]) == 0
+    assert len(server.requests()) == requests
+    assert dropped(folder / "run")[failed[0].url] == ("url_blocked", None)
+    assert main(["retry", "run"]) == 0
+    assert last_line(capsys.readouterr().err) == "2 asked again: 0 came, 2 http_status 503"
+    assert set(asked_for(server, since=requests)) == {each.url for each in failed[1:]}
 
 
 def test_a_retry_may_have_more_patience_and_finishes_a_run_that_is_not(

@@ -46,8 +46,9 @@ def test_no_caption_depends_on_the_others_and_long_ones_are_looked_at_as_far_as_
         assert mask.tolist() == alone
     assert masks["email"].tolist()[-3:] == [False, False, True]
     of_any = np.logical_or.reduce([*masks.values()]).tolist()
-    assert personal.has_any(every, personal.KINDS, COUNTRIES).to_pylist() == of_any
-    assert not any(personal.has_any(every, [], COUNTRIES).to_pylist())
+    settings = TextSettings.model_validate({"drop_personal": [*personal.KINDS]})
+    assert personal.has_any(every, settings).to_pylist() == of_any
+    assert not any(personal.has_any(every, TextSettings()).to_pylist())
 
 
 @pytest.mark.parametrize(

@@ -178,7 +178,7 @@ def _check_texts(
         "has_rare_ngram": pa.array(has_rare_ngram),
         "images_per_text": over(text.text_on_too_many_images, measured.texts),
         "texts_per_image": over(text.image_has_too_many_texts, identity.image_hash(identities)),
-        "has_personal": personal.has_any(caption, rules.config.text.drop_personal, rules.config.text.phone_countries),
+        "has_personal": personal.has_any(caption, rules.config.text),
     }
     for rule in text.RULES:
         ask(rule, columns, rules.config, where, findings)

@@ -120,9 +120,9 @@ def of_stages(run: RunFolder, counts: Rows) -> list[StageReasons]:
             only.update({one: number for one in failed if len(failed) == 1})
         known = [*own.reasons(stage, run.config), *reason_words.of_select(sorted({*rows, *only}))]
         names = [reason for reason in known if rows[reason] or holding[reason, reason]]
-        reasons = []
+        reasons, conditions = [], run.conditions if stage is Stage.SELECT else {}
         for name in names:
-            about = run.conditions.get(name) or reason_words.sentence(run.config, name)
+            about = conditions.get(name) or reason_words.sentence(run.config, name)
             both = (None, None) if failed_rows is None else (holding[name, name], only[name])
             reasons.append(Reason(name, about, rows[name], images.get((stage.value, name)), *both))
         overlap = [[holding[one, other] for other in names] for one in names] if failed_rows is not None else []

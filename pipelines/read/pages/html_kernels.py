@@ -20,7 +20,7 @@ from altalign.filters.bits import address_of, equal64, first_bit, load8, load_in
 COLUMNS = ("src", "data-src", "data-lazy-src", "data-original", "srcset", "data-srcset", "alt")
 _PLACES = 2 * len(COLUMNS)  # and behind them those of what other elements are read for, two each
 _OTHERS = ("href", "name", "content")
-METAS_AT_MOST = 64  # of a page; what is beyond is not read
+META_PLACES = 4 * 64  # of the metas of a page; what is beyond is not read
 
 _IMG, _IMAGE, _BASE, _TEMPLATE, _FOREIGN, _RAW, _SCRIPT, _PLAINTEXT, _FRAMESET, _HAS_CONTENT, _META, _OF_USE = (
     1 << bit for bit in range(12)
@@ -81,7 +81,7 @@ def name_table(metas: tuple[str, ...] = ()) -> np.ndarray:
 @numba.njit(cache=True, nogil=True)
 def find_images(
     text: np.ndarray, table: np.ndarray, images_at_most: int, is_xml: int
-) -> tuple[np.ndarray, int, int, np.ndarray]:
+) -> tuple[np.ndarray, int, int, int]:
     """Image elements of a document in the order of their tags, its metas, and the `href` of its first <base> with one.
 
     Args:
@@ -91,16 +91,18 @@ def find_images(
         is_xml: 1 if it is XHTML, else 0.
 
     Returns:
-        int32[14 * images], where the values of `COLUMNS` begin and end, as written (-1: no such attribute); the same
-        two places of the base's `href`; and int32[4 * metas], those of `name` and `content` of each <meta> that has one
-        of the table's names, of the first `METAS_AT_MOST`.
+        int32[META_PLACES + 14 * images]: where the values of `name` and `content` begin and end of each <meta> that has
+        one of the table's names and, behind the room for these, the values of `COLUMNS` of each image, as written (-1:
+        no such attribute); how many places the metas have; and the two places of the base's `href`. In one array, for
+        each costs as much as a short page.
     """
     page, size, names = address_of(text), len(text), address_of(table)
-    images: np.ndarray = np.empty(64 * _PLACES, np.int32)
-    values, metas = np.empty(_PLACES + 6, np.int32), np.empty(4 * METAS_AT_MOST, np.int32)
-    base_begin, base_end, filled, met = -1, -1, 0, 0
+    found: np.ndarray = np.empty(META_PLACES + 64 * _PLACES, np.int32)
+    found[:META_PLACES] = -1
+    values = np.empty(_PLACES + 6, np.int32)
+    base_begin, base_end, filled, met = -1, -1, META_PLACES, 0
     foreign, templates = int(is_xml), 0  # how many are open
-    at = content = filled
+    at = content = 0
     while at >= 0:
         begin, is_end, content = _next_tag(page, size, at, foreign, content)
         name, end = _name(page, size, begin)
@@ -115,18 +117,18 @@ def find_images(
             content = 1
             if templates:
                 continue
-            if filled == len(images):
-                images = np.append(images, images)
-            images[filled : filled + _PLACES] = values[:_PLACES]
+            if filled + _PLACES > len(found):
+                found = np.append(found, found)
+            found[filled : filled + _PLACES] = values[:_PLACES]
             filled += _PLACES
-            if filled > images_at_most * _PLACES:
+            if filled > META_PLACES + images_at_most * _PLACES:
                 break
         elif flags & _BASE:
             if base_begin < 0 and not templates and foreign <= is_xml:
                 base_begin, base_end = int(values[_PLACES]), int(values[_PLACES + 1])
         elif flags & _META:
-            if met < len(metas) and not templates and _is_of_use(page, values, names):
-                metas[met : met + 4] = values[_PLACES + 2 :]
+            if met < META_PLACES and not templates and _is_of_use(page, values, names):
+                found[met : met + 4] = values[_PLACES + 2 :]
                 met += 4
         elif not (foreign and is_closed):
             if flags & _PLAINTEXT or (flags & _FRAMESET and not content):
@@ -136,7 +138,7 @@ def find_images(
             templates += flags & _TEMPLATE != 0
             if flags & _RAW:
                 at = _after_raw(page, size, at, name, end - begin, flags & _SCRIPT, values, names)
-    return images[:filled], base_begin, base_end, metas[:met]
+    return found[:filled], met, base_begin, base_end
 
 
 @numba.njit(cache=True, nogil=True)

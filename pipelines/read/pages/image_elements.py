@@ -13,7 +13,7 @@ from altalign.data.reasons import DropReason, drop_where, reasons_of
 from altalign.data.schema import EXTRACTED
 from altalign.filters import bounds, captions, text
 from altalign.pipelines.read.pages.charset import to_utf8, with_query_in
-from altalign.pipelines.read.pages.html_kernels import COLUMNS, find_images, name_table
+from altalign.pipelines.read.pages.html_kernels import COLUMNS, META_PLACES, find_images, name_table
 
 PAGE_BYTES = 16 << 20  # a larger page is a broken record; the largest real ones are of a few MB
 IMAGES_AT_MOST = 750_000  # of a page; 40 MB of places
@@ -84,12 +84,12 @@ def images(
     html, codec = to_utf8(body, http_charset)
     if len(html) > PAGE_BYTES:
         raise PageError(f"a page of more than {PAGE_BYTES >> 20} MiB in UTF-8")
-    places, base_begin, base_end, of_metas = find_images(
+    places, metas_end, base_begin, base_end = find_images(
         np.frombuffer(html, np.uint8), name_table(named), IMAGES_AT_MOST, int(is_xml)
     )
-    if not len(places):
+    if len(places) == META_PLACES:
         return
-    if len(places) > IMAGES_AT_MOST * _PLACES:
+    if len(places) > META_PLACES + IMAGES_AT_MOST * _PLACES:
         raise PageError(f"a page of more than {IMAGES_AT_MOST:,} images")
 
     def value(begin: int, end: int) -> str:
@@ -100,11 +100,11 @@ def images(
             return captions.decode_entities_in(written.decode("utf-8", "ignore"))
         return written.decode("utf-8", "ignore")
 
-    if metas is not None:
-        for begin, end, first, last in of_metas.reshape(-1, 4).tolist():
+    if metas is not None and metas_end:
+        for begin, end, first, last in places[:metas_end].reshape(-1, 4).tolist():
             metas.append((value(begin, end), value(first, min(last, first + META_BYTES))))
     base = base_url(page_url, value(base_begin, base_end) if base_begin >= 0 else None, codec)
-    for first in range(0, len(places), _BLOCK):
+    for first in range(META_PLACES, len(places), _BLOCK):
         numbers = iter(places[first : first + _BLOCK].tolist())
         for row in zip(*[numbers] * _PLACES, strict=True):
             written = None

@@ -79,7 +79,7 @@ class Captured(NamedTuple):
         """What was copied."""
         head, _, data = copied.partition(b"\n")
         when, _, said = head.decode().partition(" ")
-        return cls(data, [Said(*each) for each in from_text(said)], when or None)
+        return cls(data, from_text(said), when or None)
 
 
 def read(path: str, token: str = "") -> Iterator[Stretch]:
@@ -195,11 +195,12 @@ def _take(record: Record, gatherer: Gatherer, *, token: str) -> Iterator[Stretch
     if is_page:
         charset, kind = (record.http.charset, record.http.content_type) if record.http else (None, "")
         body, metas, said = _body(record, image_elements.PAGE_BYTES), list[tuple[str, str]](), None
-        named = (*_METAS, token) if token else _METAS
+        headers, named = record.http.said if record.http else {}, (*_METAS, token) if token else _METAS
         page = image_elements.images(body, record.url, charset, is_xml=kind == XHTML, metas=metas, named=named)
         for image in page:
             if said is None:
-                said = _of_page(record.http.said if record.http else {}, metas, record.head.get(b"warc-date"), token)
+                is_silent = not (headers or metas)  # as most are, so that nothing else is looked up
+                said = "" if is_silent else _of_page(headers, metas, record.head.get(b"warc-date"), token)
             gatherer.row((image, record.url, said), size=image.size + len(record.url) + len(said))
             if gatherer.full:
                 yield gatherer.take()
@@ -207,8 +208,6 @@ def _take(record: Record, gatherer: Gatherer, *, token: str) -> Iterator[Stretch
 
 def _of_page(headers: Mapping[str, Sequence[str]], metas: Sequence[tuple[str, str]], date: str, token: str) -> str:
     """What a page says, as `preferences.as_text` writes it."""
-    if not headers and not metas:
-        return ""
     when = _when(date)
     return as_text([*of_headers(headers, token, "page header", when), *of_metas(metas, token, when)])
 

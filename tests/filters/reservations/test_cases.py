@@ -31,8 +31,8 @@ def said_of(case: dict[str, Any], kind: str = "png") -> list[Said]:
     said = reservations.of_headers(headers_of(case.get("header", [])), TOKEN, "image header", WHEN)
     said += reservations.of_headers(headers_of(case.get("page_header", [])), TOKEN, "page header", WHEN)
     said += reservations.of_metas(META.findall("".join(case.get("meta", []))), TOKEN, WHEN)
-    said += reservations.of_robots(case.get("robots", "").encode(), url, TOKEN, WHEN)
-    said += reservations.of_tdmrep(case.get("tdmrep", "").encode(), url, WHEN)
+    said += reservations.Robots.parse(case.get("robots", "").encode(), TOKEN).archived(url, WHEN)
+    said += reservations.Reservations.parse(case.get("tdmrep", "").encode()).said(url, WHEN)
     return said + reservations.of_image(image_of(case, kind))
 
 

@@ -11,13 +11,12 @@ from protego import Protego
 from altalign.filters.reservations import (
     NOTATIONS,
     PURPOSES,
+    Reservations,
     Robots,
     Said,
     of_headers,
     of_image,
     of_metas,
-    of_robots,
-    of_tdmrep,
     opposed,
 )
 from altalign.filters.reservations.paths import Pattern, path_of
@@ -55,8 +54,8 @@ def test_any_bytes_can_be_looked_at(data: bytes) -> None:
         of_image(b"\xff\xd8jumb" + data),
         of_image(b"jumb" + b"x" * 30 + b"cawg.training-mining\0" + data),
         of_image(b"DataMining='DMI-" + data),
-        of_tdmrep(data, "http://a.test/a", None),
-        of_robots(b"User-agent: *\n" + data, "http://a.test/a", US, None),
+        Reservations.parse(data).said("http://a.test/a", None),
+        Robots.parse(b"User-agent: *\n" + data, US).archived("http://a.test/a", None),
         of_headers(
             {"link": [data.decode("latin-1")], "content-usage": [data.decode("latin-1")]}, US, "page header", None
         ),
@@ -148,4 +147,4 @@ def test_of_many_lines_those_that_decide_are_kept() -> None:
 
 def test_licences_of_a_file_of_thousands_are_few() -> None:
     text = "".join(f"License: https://a.test/{number}\n" for number in range(5_000))
-    assert len(of_robots(text.encode(), "http://a.test/a", US, None)) <= 16
+    assert len(Robots.parse(text.encode(), US).archived("http://a.test/a", None)) <= 16

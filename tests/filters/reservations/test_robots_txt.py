@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from altalign.filters.reservations import Robots, of_headers, of_robots, opposed, product_token, usage
+from altalign.filters.reservations import Robots, of_headers, opposed, product_token, usage
 from altalign.filters.reservations.robots_txt import BYTES_AT_MOST, DELAY_S_AT_MOST
 
 US = "altalign"
@@ -17,7 +17,7 @@ def allows(text: str | bytes, path: str) -> bool:
 def against(text: str | bytes, path: str) -> tuple[str, ...]:
     """The notations by which a robots.txt opposes training with what is at a path."""
     body = text.encode() if isinstance(text, str) else text
-    return opposed(of_robots(body, f"http://a.test{path}", US, None), "train", US)
+    return opposed(Robots.parse(body, US).archived(f"http://a.test{path}", None), "train", US)
 
 
 def opts_out(**headers: list[str]) -> tuple[str, ...]:

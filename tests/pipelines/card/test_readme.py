@@ -144,7 +144,7 @@ def test_rules_that_are_on_are_named_and_what_is_off_is_a_limit() -> None:
 def test_both_cards_say_where_reservations_were_looked_for_and_what_they_cost() -> None:
     found = facts_of(fetch={"source": "web", "purpose": "search"})
     counts = {(stage.value, "warc", "kept"): 9 for stage in Stage}
-    counts |= {("fetch", "warc", "opt_out_tdmrep"): 3, ("select", "warc", "opt_out:iptc"): 4}
+    counts |= {("fetch", "warc", "opt_out_tdmrep"): 3, ("select", "warc", "opt_out_iptc"): 4}
     found = found._replace(counts=Counts(counts))
     words = (
         "was looked for in marks inside image files (IPTC/PLUS, C2PA), headers and meta elements of archived pages, "
@@ -154,7 +154,7 @@ def test_both_cards_say_where_reservations_were_looked_for_and_what_they_cost() 
     readme = readme_of(found)
     assert words in readme
     assert words in str(croissant(found)["rai:dataCollection"])
-    assert {"`opt_out_tdmrep`", "`opt_out:iptc`"} <= {row[3] for row in tables(readme) if len(row) == 5}
+    assert {"`opt_out_tdmrep`", "`opt_out_iptc`"} <= {row[3] for row in tables(readme) if len(row) == 5}
     of_table = readme_of(facts_of(input={"kind": "table", "paths": ["a.parquet"]}))
     assert "was looked for in marks inside image files (IPTC/PLUS, C2PA). Pairs left out for it: 0" in of_table
 

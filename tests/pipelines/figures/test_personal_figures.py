@@ -98,3 +98,5 @@ def test_captions_with_personal_data_go_where_that_is_asked_for(
     dropped = pq.read_table(tmp_path / "run" / "dropped" / "judge").to_pylist()
     assert {row["caption"]: row["reason"] for row in dropped} == {key: why for key, why in captions.items() if why}
     capsys.readouterr()
+    assert main(["explain", str(tmp_path / "run"), "--text", "call 0161 496 0000 for a taxi"]) == 0
+    assert "text_personal: it has: phone number; [text] drop_personal = ['email', 'phone']" in capsys.readouterr().out

@@ -13,15 +13,14 @@ from hypothesis import strategies as st
 from altalign.cli import main
 from altalign.data import preferences
 from altalign.data.reasons import DropReason
-from altalign.filters.reservations import Said
+from altalign.filters.reservations import Listener, Said
 from altalign.pipelines import read
 from altalign.pipelines.images.judging import Outcome
 from altalign.pipelines.read.pages import image_elements
-from altalign.pipelines.read.pages.html_kernels import METAS_AT_MOST
+from altalign.pipelines.read.pages.html_kernels import META_PLACES
 from altalign.pipelines.read.pages.image_elements import META_BYTES
 from altalign.pipelines.read.pages.warc import images_of_metadata
 from altalign.pipelines.stages import statements
-from altalign.pipelines.stages.statements import Listener
 from altalign.settings.curate import InputSettings
 from tests.support import marks
 from tests.support.archives import record, response, write
@@ -29,7 +28,7 @@ from tests.support.pictures import encoded, picture
 
 TRAIN = Listener("train", "altalign")
 NOAI, FREE = Said("x-robots-tag", "noai", "page header", None), Said("x-robots-tag", "all", "image header", None)
-SAID = st.tuples(*[st.text(max_size=5)] * 3, st.none() | st.text(max_size=3))
+SAID = st.builds(Said, *[st.text(max_size=5)] * 3, st.none() | st.text(max_size=3))
 NAMED = ("robots", "tdm-reservation", "altalign")
 
 
@@ -38,7 +37,7 @@ NAMED = ("robots", "tdm-reservation", "altalign")
 
 @given(st.lists(st.none() | st.lists(SAID, max_size=4), max_size=8))
 @settings(derandomize=True, deadline=None, max_examples=100)
-def test_statements_come_back_from_text_and_the_column_has_them(rows: list[list[preferences.Statement] | None]) -> None:
+def test_statements_come_back_from_text_and_the_column_has_them(rows: list[list[Said] | None]) -> None:
     texts = [None if row is None else preferences.as_text(row) for row in rows]
     distinct = [None if row is None else list(dict.fromkeys(row)) for row in rows]
     assert [None if text is None else preferences.from_text(text) for text in texts] == distinct
@@ -50,7 +49,7 @@ def test_statements_come_back_from_text_and_the_column_has_them(rows: list[list[
 
 
 def test_of_very_many_statements_the_first_are_kept() -> None:
-    many = [("x-robots-tag", str(number), "page header", None) for number in range(10_000)]
+    many = [Said("x-robots-tag", str(number), "page header", None) for number in range(10_000)]
     assert preferences.from_text(preferences.as_text(many)) == many[: preferences.STATEMENTS_AT_MOST]
 
 
@@ -84,7 +83,7 @@ def test_metas_are_those_of_the_document(html: str, expected: list[tuple[str, st
 
 
 def test_metas_of_a_hostile_page_are_bounded() -> None:
-    assert len(metas('<meta name="robots" content="noai">' * 50_000)) == METAS_AT_MOST
+    assert len(metas('<meta name="robots" content="noai">' * 50_000)) == META_PLACES // 4
     assert metas(f'<meta name="robots" content="{"é" * 1_000_000}">') == [("robots", "é" * (META_BYTES // 2))]
     assert metas(f'<meta name="{" " * 100_000}robots" content="noai">') == []
 
@@ -234,9 +233,9 @@ def test_what_opposes_counts_behind_many_harmless_statements() -> None:
     """Those that are kept are some of each notation."""
     harmless = [Said("x-robots-tag", f"max-snippet:{number}", "image header", None) for number in range(40)]
     image = marks.image_of({"xmp": "<plus:DataMining>DMI-PROHIBITED</plus:DataMining>"}, "jpeg")
-    said, reasons = TRAIN.look(image, harmless)
+    said, reasons = statements.look(TRAIN, image, harmless)
     assert reasons == [DropReason.OPT_OUT_IPTC]
     assert len(said) == preferences.STATEMENTS_AT_MOST
     assert [each.notation for each in said].count("iptc") == 1
-    said, reasons = TRAIN.look(image[:200], [*harmless, NOAI])
+    said, reasons = statements.look(TRAIN, image[:200], [*harmless, NOAI])
     assert reasons == [DropReason.OPT_OUT_X_ROBOTS_TAG]

@@ -11,14 +11,14 @@ import pytest
 
 from altalign.data.reasons import DropReason
 from altalign.errors import FullDiskError
-from altalign.filters.reservations import Said
+from altalign.filters.reservations import Listener, Said
 from altalign.pipelines.images.judging import Found, Judged, Outcome, StoredColumns
 from altalign.pipelines.images.measuring import Measured
 from altalign.pipelines.web import journal
 from altalign.pipelines.web.journal import JournalGrounds
 from altalign.storage.local import GrowingFile
 
-GROUNDS = JournalGrounds(requests="the same", judged="the same")
+GROUNDS = JournalGrounds(requests="the same", judged="the same", listener=Listener("train", "altalign"))
 IMAGES = {0: b"first", 3: b"second image", 2: b"third"}
 
 
@@ -154,7 +154,7 @@ def test_an_image_whose_bytes_are_not_as_they_came_is_not_in_hand(tmp_path: Path
 def test_what_rests_on_other_requests_is_forgotten(tmp_path: Path) -> None:
     path = str(tmp_path / "unit")
     written(path)
-    with journal.opened(path, JournalGrounds("something else", GROUNDS.judged), never) as kept:
+    with journal.opened(path, GROUNDS._replace(requests="something else"), never) as kept:
         assert kept.outcomes == {}
     assert Path(f"{path}.images").stat().st_size == 0
 
@@ -186,7 +186,7 @@ def test_of_an_image_that_is_stored_otherwise_only_that_is_kept(tmp_path: Path) 
 @pytest.mark.parametrize("keeps_found", [False, True])
 def test_where_only_judging_differs_what_was_kept_as_found_is_judged_anew(tmp_path: Path, *, keeps_found: bool) -> None:
     """The rest is forgotten, and asked for again: an image that was dropped, or stored otherwise."""
-    path, other = str(tmp_path / "unit"), JournalGrounds(GROUNDS.requests, "something else")
+    path, other = str(tmp_path / "unit"), GROUNDS._replace(judged="something else")
     with journal.opened(path, GROUNDS, never) as kept:
         kept.came(judged(0, b"as found"), keeps_found=keeps_found)
         kept.came(judged(1, b"first", b"1st"), keeps_found=keeps_found)
@@ -264,3 +264,61 @@ def test_what_was_said_is_in_the_journal_with_the_image(tmp_path: Path) -> None:
         before = dict(kept.outcomes)
     assert journal.read(path).outcomes == before
     assert [outcome.said and len(outcome.said) for outcome in before.values()] == [1, (), 1, None]
+
+
+NOAI = Said("x-robots-tag", "noai", "image header", "2026-01-01T00:00:00Z")
+NO_SEARCH = Said("content-usage", "search=n", "image header", "2026-01-01T00:00:00Z")
+REFUSED = Outcome(DropReason.OPT_OUT_CONTENT_USAGE, said=(NO_SEARCH,))
+# What a journal for `train` knows of an image, and what it is for `search`; None: it has to be asked for again.
+FOR_SEARCH: Mapping[str, tuple[Outcome, Outcome | None]] = {
+    "came, nothing said": (stays := judged(0, b"data").outcome, stays),
+    "came, said against it": (stays._replace(said=(NO_SEARCH,)), REFUSED),
+    "came, dropped by a rule": (dropped(0, b"data").outcome, dropped(0, b"data").outcome),
+    "refused, and not now": (Outcome(DropReason.OPT_OUT_X_ROBOTS_TAG, 200, said=(NOAI,)), None),
+    "refused, and now too": (
+        Outcome(DropReason.OPT_OUT_X_ROBOTS_TAG, 200, said=(NOAI, NO_SEARCH)),
+        Outcome(DropReason.OPT_OUT_CONTENT_USAGE, 200, said=(NOAI, NO_SEARCH)),
+    ),
+    "banned by robots.txt": (
+        Outcome(DropReason.OPT_OUT_ROBOTS_TXT, said=(NO_SEARCH,)),
+        Outcome(DropReason.OPT_OUT_ROBOTS_TXT, said=(NO_SEARCH,)),
+    ),
+    "failed": (Outcome(DropReason.HTTP_STATUS, 404), Outcome(DropReason.HTTP_STATUS, 404)),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", FOR_SEARCH)
+def test_for_another_purpose_what_was_said_decides_and_what_was_refused_is_asked_for(tmp_path: Path, case: str) -> None:
+    path, (before, expected) = str(tmp_path / "unit"), FOR_SEARCH[case]
+    with journal.opened(path, GROUNDS, never) as kept:
+        if before.reason is None:
+            kept.came(Judged(Found(0, b"data"), before, b"data" if before.stored else None))
+        else:
+            kept.failed(0, before.reason, before.http_code, before.said)
+    search = GROUNDS._replace(listener=Listener("search", "altalign"))
+    with journal.opened(path, search, never) as kept:
+        known = {number: outcome._replace(found_at=None, stored_at=None) for number, outcome in kept.outcomes.items()}
+    assert known == ({} if expected is None else {0: expected})
+    with journal.opened(path, search, never) as kept:  # and of the same purpose nothing is asked of statements
+        assert len(kept.outcomes) == len(known)
+
+
+@pytest.mark.parametrize("keeps_found", [False, True])
+def test_another_purpose_and_other_rules_at_once(tmp_path: Path, *, keeps_found: bool) -> None:
+    """What stays and was kept as found is judged anew; what is refused now is not looked at."""
+    path, anew = str(tmp_path / "unit"), list[int]()
+
+    def judge(images: Iterable[Found]) -> Iterator[Judged]:
+        for found in images:
+            anew.append(found.number)
+            yield judged(found.number, bytes(found.data))
+
+    with journal.opened(path, GROUNDS, never) as kept:
+        for number, said in enumerate([(), (NO_SEARCH,)]):
+            image = dropped(number, b"data")
+            kept.came(image._replace(outcome=image.outcome._replace(said=said)), keeps_found=keeps_found)
+    other = GROUNDS._replace(judged="something else", listener=Listener("search", "altalign"))
+    with journal.opened(path, other, judge) as kept:
+        assert kept.outcomes[1] == REFUSED
+        assert (0 in kept.outcomes) == keeps_found
+    assert anew == [0] * keeps_found
