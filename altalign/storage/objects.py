@@ -355,6 +355,12 @@ def delete(path: str) -> None:
                     client(place).delete_dir(folder)
 
 
+@contextmanager
+def emptied(_: str) -> Iterator[None]:
+    """A store deletes at once."""
+    yield
+
+
 def sweep(_: str) -> None:
     """An upload that never ended left no object; what it left in the store, the store's own rules delete."""
 
