@@ -174,6 +174,7 @@ COLUMNS: dict[str, list[Column]] = {
         ("Images/s", "images_per_s", "{:,.0f}"),
         *TIME,
         ("Cores busy", "cores_busy", "{:.1f}"),
+        ("Written", "written_bytes", "{:,.0f} MB"),
         MEMORY[0],
         *STAGES,
     ],

@@ -123,9 +123,10 @@ def sizes(folder: str) -> dict[str, int]:
 
 
 def entries(folder: str) -> list[str]:
-    """From a list of all below: Arrow's list of one GCS folder leaves folders out."""
-    inside = f"{Place.parse(folder).name}/"
-    return sorted({i.path.removeprefix(inside).partition("/")[0] for i in listed(folder, is_recursive=True)})
+    """In GCS from a list of all below: Arrow's list of one folder leaves folders out there."""
+    place = Place.parse(folder)
+    infos = listed(folder, is_recursive=place.scheme == "gs")
+    return sorted({info.path.removeprefix(f"{place.name}/").partition("/")[0] for info in infos})
 
 
 def files_below(folder: str) -> list[str]:
