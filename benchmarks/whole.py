@@ -21,7 +21,7 @@ from benchmarks.images import generated
 from benchmarks.processes import Figures, measure
 from benchmarks.report import target, write
 
-IMAGES, ROUNDS = 100_000, 3
+IMAGES, FEW, ROUNDS = 100_000, 500, 3
 BYTES_AT_MOST, CORES_AT_LEAST = 2e9, 0.95
 BEFORE, OF_BEFORE_AT_MOST = "1d16d37c", {"cpu_s": 0.70, "written_bytes": 0.55}
 CONFIG = """
@@ -45,13 +45,13 @@ def compete(images: int, folder: Path) -> None:
 
 def measure_all(images: int, folder: Path, place: Path) -> None:
     """The books three times, the images once: they are minutes of work, and have no peer."""
-    config = place / "images.toml"
-    config.write_text(CONFIG.format(images=generated("mixed", images, folder)), encoding="utf-8")
-    handbook = ROOT / "configs" / "handbook.toml"
-    books = interleave([curation("books", handbook, place / "books", ROOT)], ROUNDS)
+    config, few = place / "images.toml", place / "few.toml"
+    for path, number in ((config, images), (few, FEW)):
+        path.write_text(CONFIG.format(images=generated("mixed", number, folder)), encoding="utf-8")
+    books = interleave([curation("books", ROOT / "configs" / "handbook.toml", place / "books", ROOT)], ROUNDS)
     programs, before = [curation("images", config, place / "run", place)], as_before(place / "before")
     if before:
-        measure(curation("", handbook, place / "books", ROOT, before).argv, ROOT)  # compiles its kernels
+        measure(curation("", few, place / "few", place, before).argv, place)  # compiles its kernels
         programs.append(curation(OLD, config, place / "old", place, before))
     many = interleave(programs, 1, warm_up=False)
     figures = many[0]["images"]
