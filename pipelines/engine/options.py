@@ -66,12 +66,11 @@ _VIEWS = WeakKeyDictionary[Options, dict[type[Any], Any]]()  # beside the option
 
 def options(engine: EngineSettings, flags: list[str]) -> PipelineOptions:
     """Beam options of a runner; `flags` are the user's own, after `--`."""
-    if flags:  # Beam's parser takes a second
-        _check_flags(flags)
+    _check_flags(flags)
     if "runner" in _named(flags):
         raise UsageError("-- --runner: the runner is a setting; give --set engine.runner=NAME")
     # those of Spark and Flink are asked
-    if flags and engine.runner not in MASTER_FLAGS and (unknown := unknown_flags(PipelineOptions(flags))):
+    if engine.runner not in MASTER_FLAGS and (unknown := unknown_flags(PipelineOptions(flags))):
         raise UsageError(f"-- --{unknown[0]}: Beam has no such flag; what it has are its pipeline options")
     match engine.runner:
         case "embedded":
