@@ -169,6 +169,7 @@ COLUMNS: dict[str, list[Column]] = {
         MEMORY[0],
         ("To merge", "merge_bytes", "{:.2f} GB"),
     ],
+    "clusters": [("Wall s", "wall_s", "{:,.0f}"), ("Files compared", "files", "{:,.0f}")],
     "whole": [
         ("Images", "fetched", "{:,.0f}"),
         ("Images/s", "images_per_s", "{:,.0f}"),
