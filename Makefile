@@ -48,7 +48,7 @@ help:
 	@echo "make supply-chain       licences and known vulnerabilities of all packages, offline"
 	@echo "make sbom               the bill of materials in the wheel, from uv.lock"
 	@echo "make experiment [NAME=zerovl]  train the runs of experiments/zerovl.toml, and write docs/experiments/zerovl.md (an hour at most on two cores)"
-	@echo "make bench              speed and memory beside other programs (30 minutes; 5.5 GB of torch for the loader's part); PARTS='text pages images whole web' of curation (12); PARTS=scale: a very large one, simulated (40; 5 GB of disk)"
+	@echo "make bench              speed and memory beside other programs (30 minutes; 5.5 GB of torch for the loader's part); PARTS='text pages images whole web' of curation (12); PARTS=scale: a very large one, simulated (40; 5 GB of disk); PARTS=clusters: Spark and Flink (hours), after make jars CLUSTERS=1"
 	@echo "make bench-large        the text stages at 25 M rows (5 minutes, and as much to make the rows; 10 GB of disk)"
 	@echo "make jars               job servers of Spark and Flink, for engine.runner = spark or flink"
 	@echo "make bench-gpu          training steps on a GPU, with whatever torch PYTHON has: no uv, no network (10 minutes)"
@@ -208,8 +208,8 @@ $(BENCH)/.made: $(UV) benchmarks/pyproject.toml benchmarks/uv.lock
 
 # PARTS=… names some of them, by their modules. A part that cannot run says why, and the others run; the loader runs beside peers that bring torch.
 PARTS ?= text pages images whole web near_duplicates browse loader
-bench: $(VENV)/.curate $(BENCH)/.made $(if $(filter loader,$(PARTS)),$(READERS)/.made) $(if $(filter scale,$(PARTS)),$(VENV)/.dev versitygw)
-	@failed=; $(foreach part,$(PARTS),$(if $(filter loader,$(part)),$(READERS),$(if $(filter scale,$(part)),$(VENV),$(BENCH)))/bin/python -m benchmarks.$(part) $(FLAGS) || failed="$$failed $(part)";) \
+bench: $(VENV)/.curate $(BENCH)/.made $(if $(filter loader,$(PARTS)),$(READERS)/.made) $(if $(filter scale clusters,$(PARTS)),$(VENV)/.dev) $(if $(filter scale,$(PARTS)),versitygw)
+	@failed=; $(foreach part,$(PARTS),$(if $(filter loader,$(part)),$(READERS),$(if $(filter scale clusters,$(part)),$(VENV),$(BENCH)))/bin/python -m benchmarks.$(part) $(FLAGS) || failed="$$failed $(part)";) \
 	  test -z "$$failed" || { echo "failed:$$failed"; exit 1; }
 
 # On a machine with a GPU and a torch of its own: nothing is installed.

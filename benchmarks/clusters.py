@@ -49,7 +49,9 @@ def compete(rows: int, images: int, folder: Path) -> int:
                     raise ProgramError(f"{engine}, {job}: no worker was killed: {', '.join(left)}")
                 found = _digests(place / "run")
                 name = f"{job}, {engine}"
-                figures[name] = {"wall_s": measured["wall_s"], "files": len(found)}
+                # beside a command that sends work to a cluster the others are the cluster
+                others = None if flags else measured["others_cores"]
+                figures[name] = {"wall_s": measured["wall_s"], "others_cores": others, "files": len(found)}
                 print(f"{name:<18} {time.perf_counter() - begin:8.1f} s   {len(found)} files", flush=True)
                 differ += len(found.items() ^ embedded.setdefault(job, found).items())
     targets = [target("files that differ from the embedded run's", differ, at_most=0)]

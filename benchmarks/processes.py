@@ -40,7 +40,8 @@ def _environment() -> dict[str, str]:
 def measure(argv: Sequence[str], folder: Path) -> tuple[Figures, str]:
     """Run a program to its end in a folder: its figures, and what it printed.
 
-    wall_s, cpu_s, cores_busy (the one by the other); peak_bytes (resident), peak_unmapped_bytes (the same without pages
+    wall_s, cpu_s, cores_busy (the one by the other); written_bytes (to files on disks, also to those that are deleted
+    before the disk has them; none in memory); peak_bytes (resident), peak_unmapped_bytes (the same without pages
     of mapped files); load (of the machine, a minute's mean, before), others_cores
     (cores that everything else kept busy, the hypervisor included).
 
@@ -53,7 +54,7 @@ def measure(argv: Sequence[str], folder: Path) -> tuple[Figures, str]:
         # what a program leaves running becomes our child, whose CPU seconds we are told
         ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1)
     others = _descendants({os.getpid()})
-    load, busy, begin, before = os.getloadavg()[0], _busy_seconds(), time.perf_counter(), _cpu_of_children()
+    load, busy, begin, before = os.getloadavg()[0], _busy_seconds(), time.perf_counter(), _of_children()
     process = subprocess.Popen(argv, cwd=folder, env=_environment(), stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
     assert process.stdout is not None
     try:
@@ -66,7 +67,8 @@ def measure(argv: Sequence[str], folder: Path) -> tuple[Figures, str]:
         process.kill()
         process.wait()
         raise
-    wall, cpu, busy_after = time.perf_counter() - begin, _cpu_of_children() - before, _busy_seconds()
+    wall, after, busy_after = time.perf_counter() - begin, _of_children(), _busy_seconds()
+    cpu = after[0] - before[0]
     if process.returncode:
         raise ProgramError(f"{' '.join(argv)}: ended with {process.returncode}\n{output[-OUTPUT_SHOWN:]}")
     others_cores = None if busy is None or busy_after is None else max(0.0, busy_after - busy - cpu) / wall
@@ -74,6 +76,7 @@ def measure(argv: Sequence[str], folder: Path) -> tuple[Figures, str]:
         "wall_s": wall,
         "cpu_s": cpu,
         "cores_busy": cpu / wall,
+        "written_bytes": after[1] - before[1],
         **watch.figures(),
         "load": load,
         "others_cores": others_cores,
@@ -165,10 +168,10 @@ def _is_at_work(pid: int) -> bool:
         return False
 
 
-def _cpu_of_children() -> float:
-    """CPU seconds of all processes that we have waited for."""
+def _of_children() -> tuple[float, int]:
+    """CPU seconds of all processes that we have waited for, and the bytes that they gave to disks."""
     usage = resource.getrusage(resource.RUSAGE_CHILDREN)
-    return usage.ru_utime + usage.ru_stime
+    return usage.ru_utime + usage.ru_stime, 512 * usage.ru_oublock
 
 
 def _busy_seconds() -> float | None:

@@ -169,11 +169,13 @@ COLUMNS: dict[str, list[Column]] = {
         MEMORY[0],
         ("To merge", "merge_bytes", "{:.2f} GB"),
     ],
+    "clusters": [("Wall s", "wall_s", "{:,.0f}"), ("Files compared", "files", "{:,.0f}")],
     "whole": [
         ("Images", "fetched", "{:,.0f}"),
         ("Images/s", "images_per_s", "{:,.0f}"),
         *TIME,
         ("Cores busy", "cores_busy", "{:.1f}"),
+        ("Written", "written_bytes", "{:,.0f} MB"),
         MEMORY[0],
         *STAGES,
     ],

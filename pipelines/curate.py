@@ -19,7 +19,7 @@ from altalign.pipelines.opening import find, reopen, summary
 from altalign.pipelines.opening.find import find_run
 from altalign.pipelines.opening.reopen import Grounds, recording
 from altalign.pipelines.run import image_tables, marks, outputs, pool, progress, shard_tables, text_tables
-from altalign.pipelines.run.units import F, Marks, Run, U
+from altalign.pipelines.run.units import DISCARDED, F, Marks, Run, U
 from altalign.pipelines.stages import decontaminate, extract, fetch, judge, tables, write
 from altalign.settings.curate import CurateConfig
 
@@ -134,7 +134,7 @@ def finish(
     shown: progress.Shown | None = None,
 ) -> None:
     """Run the stages that are not done, up to `until`. The caller has opened the run and holds its lock."""
-    with storage.temporary(run.work("temporary")):
+    with storage.temporary(run.work("temporary")), storage.emptied(run.work(DISCARDED)):
         if not run.is_done(STAGES[-1]):
             with started(run, pipeline_options):
                 for stage in STAGES[: STAGES.index(until) + 1]:

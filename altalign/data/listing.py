@@ -8,6 +8,7 @@ and card by digest. So the number stays where settings differ that decide no byt
 import json
 from collections.abc import Callable, Mapping
 from functools import cache
+from itertools import chain
 from typing import NamedTuple
 
 from altalign import storage
@@ -29,6 +30,7 @@ NOT_LISTED = (FILE, SETTINGS, *SEALED, *CARD, *REPORT)
 # a trial comes before the data; clusters and scores rest on the shards, and are made afterwards
 _NOT_OF_DATA = ("log", "work", "trial", "clusters", "scores")
 _AT_ONCE_IN_STORE = 16
+_SIZES_A_TASK = 16  # a task for each would take as long as the size
 
 
 def to_bytes(files: Mapping[str, Written]) -> bytes:
@@ -90,8 +92,10 @@ def differences(
         return ""
 
     names = sorted(files)
-    at_once = _AT_ONCE_IN_STORE if storage.is_remote(run_folder) else cores()
-    reasons = in_threads(difference, names, at_once, bar=None if sizes else ("comparing", "files"))
+    at_once, of_task = (_AT_ONCE_IN_STORE if storage.is_remote(run_folder) else cores()), _SIZES_A_TASK if sizes else 1
+    tasks = [names[begin : begin + of_task] for begin in range(0, len(names), of_task)]
+    bar = None if sizes else ("comparing", "files")
+    reasons = chain.from_iterable(in_threads(lambda task: [*map(difference, task)], tasks, at_once, bar=bar))
     return {name: wrong for name, wrong in zip(names, reasons, strict=True) if wrong}
 
 

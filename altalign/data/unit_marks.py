@@ -31,7 +31,8 @@ class UnitMarks:
     """The marks of a folder. Where those in bundles lie is looked up once, and again whenever `names` is asked."""
 
     def __init__(self, folder: str):
-        self._folder, self._lock, self._is_known = folder, Lock(), False
+        self._folder, self._lock, self._reading, self._is_known = folder, Lock(), Lock(), False
+        self._body = lru_cache(_BUNDLES_HELD)(storage.read_bytes)
         self._bundles, self._places = set[str](), dict[str, tuple[str, int, int]]()  # by name: bundle, offset, length
 
     def path(self, name: str) -> str:
@@ -46,6 +47,7 @@ class UnitMarks:
         with self._lock:
             names = {name.removesuffix(".json") for name in storage.names(self._folder_of_bundles, ".json")}
             if self._bundles - names:
+                self._body.cache_clear()
                 self._places = {unit: place for unit, place in self._places.items() if self._name(place[0]) in names}
             self._bundles &= names
             self._is_known = True
@@ -109,10 +111,19 @@ class UnitMarks:
     def _bundled(self, name: str) -> Mark:
         if (place := self._places.get(name)) is not None:
             try:
-                return json.loads(storage.read_range(*place))
+                return json.loads(self._line(*place))
             except FileNotFoundError:
                 self.look()
-        return json.loads(storage.read_range(*place)) if (place := self._places.get(name)) else {}
+        return json.loads(self._line(*place)) if (place := self._places.get(name)) else {}
+
+    def _line(self, path: str, offset: int, length: int) -> bytes:
+        """A mark in a bundle; a store, in which each request takes its time, is asked for the whole bundle."""
+        read = self._of_body if storage.is_remote(path) else storage.read_range
+        return read(path, offset, length)
+
+    def _of_body(self, path: str, offset: int, length: int) -> bytes:
+        with self._reading:
+            return self._body(path)[offset : offset + length]
 
     def items(
         self, names: Sequence[str], damaged: dict[str, UnreadableError] | None = None
@@ -121,14 +132,10 @@ class UnitMarks:
 
         UnreadableError as of `read`; with `damaged`, it is noted there by name, and the unit left out.
         """
-        reading, read = Lock(), lru_cache(_BUNDLES_HELD)(storage.read_bytes)
 
         def mark(name: str) -> Mark | UnreadableError:
-            if place := self._places.get(name):
-                path, offset, length = place
-                with reading:
-                    data = read(path)
-                return json.loads(data[offset : offset + length])
+            if (place := self._places.get(name)) is not None:
+                return json.loads(self._of_body(*place))
             try:
                 return self.read(name, again=True)
             except UnreadableError as error:

@@ -78,6 +78,7 @@ ask_for = _everywhere(local.ask_for, "reading")
 read_bytes, read_ranges = _everywhere(local.read_bytes, "reading"), _everywhere(local.read_ranges, "reading")
 move, link = _everywhere(local.move), _everywhere(local.link)
 delete_file, sweep = _everywhere(local.delete_file), _everywhere(local.sweep)
+emptied = _everywhere(local.emptied)
 locked, holder = _everywhere(local.locked, "tickets"), _everywhere(local.holder, "tickets")
 
 
@@ -278,6 +279,15 @@ def delete_units(folders: Sequence[str], *, but: Sequence[str] = ()) -> None:
         else:
             at(folder).delete(folder)
     local.sync(map(folder_of, folders))
+
+
+def discard(paths: Sequence[str], folder: str) -> None:
+    """Take files and folders away, each whole and kept by the disk before the next, however many files they have.
+
+    On a disk they move to `folder`, which `emptied` empties. A store has no such move, and deletes them
+    (`delete_units`).
+    """
+    delete_units([path for path in paths if is_remote(path) or not local.discard(path, folder)])
 
 
 @contextmanager

@@ -8,6 +8,7 @@ import json
 import os
 import shutil
 import stat
+import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
@@ -18,13 +19,14 @@ from uuid import uuid4
 from altalign.errors import FullDiskError, UsageError
 from altalign.machine import interrupts
 from altalign.storage import paths
-from altalign.storage.paths import Stamp, is_remote
+from altalign.storage.paths import Stamp, folder_of, is_remote
 
 if TYPE_CHECKING:
     from pyarrow.fs import FileSystem
 
 _PARTIAL = ".partial-"  # in the name of a file that is being written
 _SYNCS_AT_ONCE = 4
+_EMPTIED_BEFORE_S = 5.0
 _COPY_KEPT_S = 86_400.0  # without use
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")  # of the running kernel; Linux alone has it
 
@@ -283,6 +285,47 @@ def delete(path: str) -> None:
         shutil.rmtree(path)
     else:
         delete_file(path)
+
+
+def discard(path: str, folder: str) -> bool:
+    """Move a file or folder, if there is one, into a folder of what may go, by a new name; False: it is elsewhere."""
+    target = Path(folder, uuid4().hex)
+    if Path(path).exists():
+        _make_folder(target.parent)
+        try:
+            Path(path).replace(target)
+        except OSError as error:
+            if error.errno not in (errno.EXDEV, errno.EBUSY):  # on another disk, or one of its own
+                raise
+            return False
+        sync([folder_of(path)])
+    return True
+
+
+@contextmanager
+def emptied(folder: str) -> Iterator[None]:
+    """Delete what is in a folder while the block runs; what takes a few seconds before it begins, all before it ends.
+
+    A disk may delete as few as 300 files a second.
+    """
+    ended = threading.Event()
+
+    def empty() -> None:
+        for path in files_below(folder):
+            if ended.is_set():
+                return
+            delete_file(path)
+
+    emptying = threading.Thread(target=empty)
+    emptying.start()
+    try:
+        emptying.join(_EMPTIED_BEFORE_S)
+        yield
+        emptying.join()
+    finally:
+        ended.set()  # after an error the next command deletes the rest
+        emptying.join()
+    delete(folder)
 
 
 def sweep(folder: str) -> None:

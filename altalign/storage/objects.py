@@ -13,7 +13,7 @@ import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import Future, wait
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path, PurePosixPath
 from typing import IO, Any, BinaryIO, Literal, cast
 
@@ -123,9 +123,10 @@ def sizes(folder: str) -> dict[str, int]:
 
 
 def entries(folder: str) -> list[str]:
-    """From a list of all below: Arrow's list of one GCS folder leaves folders out."""
-    inside = f"{Place.parse(folder).name}/"
-    return sorted({i.path.removeprefix(inside).partition("/")[0] for i in listed(folder, is_recursive=True)})
+    """In GCS from a list of all below: Arrow's list of one folder leaves folders out there."""
+    place = Place.parse(folder)
+    infos = listed(folder, is_recursive=place.scheme == "gs")
+    return sorted({info.path.removeprefix(f"{place.name}/").partition("/")[0] for info in infos})
 
 
 def files_below(folder: str) -> list[str]:
@@ -357,6 +358,9 @@ def delete(path: str) -> None:
 
 def sweep(_: str) -> None:
     """An upload that never ended left no object; what it left in the store, the store's own rules delete."""
+
+
+emptied = nullcontext  # a store deletes at once
 
 
 def local_folder(folder: str) -> str:

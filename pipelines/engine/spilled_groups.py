@@ -212,12 +212,9 @@ def by_part(rows: npt.NDArray[Any], parts: npt.NDArray[Any]) -> Iterator[tuple[i
 
 def listed(values: Iterable[bytes]) -> pa.Table:
     """The files of units from the elements that name them, in any order: a row a unit, in the order of units."""
-    rows = []
-    for value in sorted(filter(None, values), key=lambda value: _HEAD.unpack_from(value)[0]):
-        _, offset, times = _HEAD.unpack_from(value)
-        path, index = value[_HEAD.size :].decode().split("\0")
-        rows.append((path, index, offset, times))
-    return pa.Table.from_pylist([dict(zip(_LIST.names, row, strict=True)) for row in rows], _LIST)
+    rows = sorted((*_HEAD.unpack_from(value), *value[_HEAD.size :].decode().split("\0")) for value in values if value)
+    names = ("order", "offset", "times", "path", "index")
+    return pa.Table.from_pylist([dict(zip(names, row, strict=True)) for row in rows], _LIST)
 
 
 class MergePartitions(beam.PTransform[Any, Any]):

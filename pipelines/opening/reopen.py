@@ -7,6 +7,7 @@ import platform
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple, cast
 
@@ -307,15 +308,15 @@ def is_settled(run: Run, *, rerun: str | None, is_restart: bool) -> bool:
     """Whether the run is finished, fits these settings and files, and has nothing to tidy: then nothing is written."""
     if is_restart or rerun or not run.is_done(STAGES[-1]) or decide(run, rerun=rerun).first is not None:
         return False
-    left = run.work("temporary") if run.config.run.keep_work else run.path("work")
+    left = (run.work("temporary"), run.work(units.DISCARDED)) if run.config.run.keep_work else (run.path("work"),)
     # whoever is killed while the report is made, which is after the manifest, leaves a part of a file
     written_last = (*storage.entries(run.folder), *storage.entries(run.path("audit")))
-    is_tidy = storage.kind(left) == "missing" and not any(map(storage.is_partial, written_last))
+    is_tidy = all(storage.kind(path) == "missing" for path in left) and not any(map(storage.is_partial, written_last))
     return is_tidy or not storage.is_writable(run.folder)
 
 
 def forget(run: Run, stage: str, *, is_restart: bool = False) -> None:
-    """Delete what this stage and those after it made, the manifest first.
+    """Delete what this stage and those after it made, the manifest first; a disk does so while the stages run anew.
 
     Images from the web stay with their journals, which say what they rest on: no image is asked for again that may be
     used again. Where a stage before `fetch` is the first, other units will want them: they are set aside.
@@ -326,11 +327,13 @@ def forget(run: Run, stage: str, *, is_restart: bool = False) -> None:
     if STAGES.index(stage) < STAGES.index("fetch") and not is_restart:
         _set_aside(run)
     anew = [run.work(name) for name in OF_FETCHED] if "fetch" in stages else []
-    storage.delete_units([*(run.work(name) for name in reversed(stages)), *anew], but=kept)
+    made = [*(run.work(name) for name in reversed(stages)), *anew]
+    discard = partial(storage.discard, folder=run.work(units.DISCARDED))
+    storage.delete_units(made, but=kept) if kept else discard(made)
     named = named_tables(run)  # the run's own, as of a frozen addition, stay
     has_own_tables = bool(named) and storage.resolved(named) == storage.resolved(run.path("tables"))
     outputs = [output for name in stages for output in OUTPUTS[name]]
-    marks.delete_files([run.path(output) for output in outputs if not (output == "tables" and has_own_tables)])
+    discard([run.path(output) for output in outputs if not (output == "tables" and has_own_tables)])
     if "fetch" in stages:  # the history of tries stays; their progress means nothing now
         for name in storage.names(run.path("log", "fetch"), ".json"):
             storage.delete(run.path("log", "fetch", name))

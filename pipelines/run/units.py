@@ -208,6 +208,7 @@ class Table:
 
 FOLDER = "trial"  # in work/: a sample has the form of a run folder below it, and a digest of what it was drawn from
 SET_ASIDE = "fetched"  # in work/: what a run had fetched before earlier stages ran anew, below a number each
+DISCARDED = "discarded"  # in work/: what runs anew, as long as files of it are left
 
 
 @dataclass(frozen=True)

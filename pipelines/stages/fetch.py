@@ -206,12 +206,9 @@ def _write(run: Run, unit: FetchUnit, rows: pa.Table) -> FetchFacts:
     image_tables.PICTURES.write(run, pictured, unit["name"])
     image_tables.FETCHED_ROWS.write(run, kept, unit["name"])
     of_images = rows.take(first_of_each_image(rows))
-    for name, part in (
-        ("has_come", seen),
-        ("is_kept", kept),
-    ):  # of an image that one page alone opposes, some rows have
-        of_images = of_images.append_column(name, _is_among(of_images, part))
-    of_hosts = (parquet.values(of_images, name) for name in ("image_id", "image_url", "has_come", "is_kept"))
+    # of an image that one page alone opposes, some rows have come
+    came_and_kept = (_is_among(of_images, part).to_pylist() for part in (seen, kept))
+    of_hosts = *(parquet.values(of_images, name) for name in ("image_id", "image_url")), *came_and_kept
     return FetchFacts(
         len(kept),
         **failed_counts.facts(),

@@ -98,7 +98,8 @@ def on_changes(act: Callable[[Change], None]) -> None:
         is_no_change = event == "os.mkdir" and Path(path).exists()
         if "__pycache__" in path or path.startswith("/dev") or Path(path).name in _OURS or is_no_change:
             return
-        comes(event, path, lambda: event == "os.rename" and os.truncate(path, Path(path).stat().st_size // 2))
+        is_torn = event == "os.rename" and Path(path).is_file()
+        comes(event, path, lambda: is_torn and os.truncate(path, Path(path).stat().st_size // 2))
 
     def write_growing(self: local.GrowingFile, data: bytes) -> None:
         target = vars(self)["_target"]

@@ -1,7 +1,8 @@
 """Power cuts, simulated: what a disk may hold when the power goes, of all that a run has asked it to keep so far.
 
 The changes of a run are recorded: names that came and went, and what was synced. After a cut each name is what it was
-when its folder was synced last, or anything that it became since, each by itself; a file that was not synced is whole,
+when its folder was synced last, or anything that it became since, each by itself; what is in a folder that moved away
+goes or stays with it; a file that was not synced is whole,
 empty, cut off, or ends in zeros; what lies in a folder that was lost is lost. No file system is that bad, and all are
 allowed to be.
 """
@@ -18,7 +19,7 @@ from typing import Any, Literal, NamedTuple
 
 import pytest
 
-_NOT_RESTED_ON = ("log", "work/temporary")
+_NOT_RESTED_ON = ("log", "work/temporary", "work/discarded")
 
 
 @dataclass
@@ -33,11 +34,12 @@ Thing = Content | Literal["folder"] | None  # at a name; None: nothing
 
 
 class Change(NamedTuple):
-    """A name becomes something, or, of a synced folder, what its names are now is kept."""
+    """A name becomes something, or, of a synced folder, what its names are now is kept; or a folder moves away."""
 
     path: str
     thing: Thing
     is_sync: bool = False
+    is_move: bool = False
 
 
 @dataclass
@@ -60,6 +62,12 @@ class Recording:
             self._now.pop(name, None)
             if isinstance(thing, Content):
                 self._now[name] = thing
+
+    def moved_away(self, path: Any) -> None:
+        """A folder has gone to where nothing rests on it."""
+        if (name := self.name_of(path)) is not None:
+            self.changes.append(Change(name, None, is_move=True))
+            self._now = {each: thing for each, thing in self._now.items() if not each.startswith(f"{name}/")}
 
     def at(self, path: Any) -> Content:
         """What is at a name; a file that was just written is new."""
@@ -88,6 +96,10 @@ def recorded(folder: Path) -> Iterator[Recording]:
 
     def replace(source: Any, target: Any) -> None:
         with lock:
+            if os.path.isdir(source):  # noqa: PTH112
+                real["replace"](source, target)
+                found.moved_away(source)
+                return
             content = found.at(source)
             real["replace"](source, target)
             found.became(source, None)
@@ -135,13 +147,21 @@ def after_cut(
         thing: Thing = "folder" if each.is_dir() else Content(each.read_bytes(), 0)
         if recording.name_of(recording.folder / each.relative_to(before or each)) is not None:
             names[str(each.relative_to(before or each))] = [thing]
-    for path, thing, is_sync in recording.changes[:cut]:
+    moved: dict[str, dict[str, list[Thing]]] = {}  # what was in folders that moved away, until the disk keeps that
+    for path, thing, is_sync, is_move in recording.changes[:cut]:
+        if is_move:
+            moved[path] = {name: names.pop(name) for name in list(names) if name.startswith(f"{path}/")}
         if not is_sync:
             names.setdefault(path, [None]).append(thing)
             continue
         for name in names:
             if os.path.dirname(name) == ("" if path == "." else path):  # noqa: PTH120
                 names[name] = names[name][-1:]
+                moved.pop(name, None)
+    for path, before_it in moved.items():
+        if rng.random() < share:  # it is still there
+            names = {name: may_be for name, may_be in names.items() if not name.startswith(f"{path}/")} | before_it
+            names[path] = ["folder"]
     folder.mkdir()
     for name, may_be in sorted(names.items()):
         thing, place = rng.choice(may_be) if rng.random() < share else may_be[-1], folder / name

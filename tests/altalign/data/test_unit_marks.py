@@ -9,6 +9,7 @@ from altalign import storage
 from altalign.data import unit_marks
 from altalign.data.unit_marks import UnitMarks
 from altalign.errors import UnreadableError
+from tests.object_stores.servers import Server
 
 
 def mark_of(name: str) -> dict[str, Any]:
@@ -56,6 +57,21 @@ def test_bundled_marks_are_those_that_were_written(tmp_path: Path, *, is_known: 
     assert marks.names() == NAMES
     assert list(marks.items(NAMES)) == list(before.items())
     assert marks.read("000003") == {}
+
+
+@pytest.mark.stores
+def test_a_store_is_asked_for_a_bundle_once_and_again_once_it_is_another(s3: Server) -> None:
+    marks = UnitMarks(f"{s3.url}/marks")
+    for name in NAMES:
+        storage.write_sealed(marks.path(name), mark_of(name))
+    marks.bundle()
+    assert [marks.read(name) for name in NAMES] == [mark_of(name) for name in NAMES]
+    marks.drop(NAMES[:2])
+    assert marks.names() == NAMES[2:]
+    assert [marks.read(name) for name in NAMES] == [{}, {}, *map(mark_of, NAMES[2:])]
+    storage.delete_units([f"{s3.url}/marks"])
+    assert marks.names() == []
+    assert marks.read(NAMES[2]) == {}
 
 
 def test_who_looked_before_marks_were_bundled_finds_them(tmp_path: Path) -> None:

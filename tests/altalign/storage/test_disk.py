@@ -3,6 +3,7 @@ import re
 import signal
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -205,3 +206,15 @@ def test_a_folder_that_may_not_be_written_is_refused(tmp_path: Path, monkeypatch
         storage.locked("run"),
     ):
         raise AssertionError
+
+
+def test_a_folder_on_a_disk_of_its_own_is_deleted_where_it_is(tmp_path: Path) -> None:
+    others = [Path("/dev/shm"), Path.home(), Path(__file__).parent]
+    elsewhere = next((place for place in others if place.stat().st_dev != tmp_path.stat().st_dev), None)
+    if elsewhere is None:
+        pytest.skip("this machine has one disk")
+    with tempfile.TemporaryDirectory(dir=elsewhere) as place:
+        storage.write_bytes(f"{place}/u/0.json", b"{}")
+        storage.discard([f"{place}/u"], str(tmp_path / "discarded"))
+        assert everything(Path(place)) == []
+        assert everything(tmp_path / "discarded") == []

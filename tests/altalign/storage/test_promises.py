@@ -280,6 +280,19 @@ def test_marks_are_deleted_before_anything_else(base: str, monkeypatch: pytest.M
     assert all_names(base) == ["u/0.images"]
 
 
+def test_what_is_discarded_goes_at_once_and_its_bytes_by_the_end(base: str) -> None:
+    for _ in range(2):  # what has the same names later goes too
+        write_all(base, "w/u/0.json", "w/u/deep/0.bin", "w/v.json", "w/stays.json")
+        storage.discard([f"{base}/w/u", f"{base}/w/absent", f"{base}/w/v.json"], f"{base}/w/discarded")
+        assert [name for name in all_names(base) if "discarded" not in name] == ["w/stays.json"]
+    with pytest.raises(ZeroDivisionError), storage.emptied(f"{base}/w/discarded"):
+        raise ZeroDivisionError
+    write_all(base, "w/u/0.json")
+    with storage.emptied(f"{base}/w/discarded"):  # the next one deletes what an error has left
+        pass
+    assert (all_names(base), storage.kind(f"{base}/w/discarded")) == (["w/stays.json", "w/u/0.json"], "missing")
+
+
 # A run as a whole ----------------------------------------------------------------------------------------------------
 
 
