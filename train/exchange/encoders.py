@@ -72,7 +72,7 @@ class Encoders:
         return self._of_texts(captions, self.model.encode_text)
 
     def encode_word(self, words: list[str]) -> Tensor:
-        """What the text tower makes of n words, [CLS] before the projection (ALIGN, appendix B, table 12): (n, width)."""
+        """What the text tower makes of n words, [CLS] before the projection (ALIGN, appendix B): (n, width)."""
         return self._of_texts(words, self.model.text_tower)
 
     def pixels(self, images: Sequence[bytes]) -> Tensor:
