@@ -95,6 +95,7 @@ def _align(folder: str, device: torch.device) -> Encoder:
         features_of_texts,
         _digest(_files_in(folder), version("transformers"), device.type),
         device,
+        is_projected=False,
     )
 
 
@@ -167,7 +168,7 @@ def _timm(name: str, rest: str, device: torch.device) -> Encoder:
         raise UsageError(f"{name}: an image tower alone, which embeds no text; give a model with both towers")
 
     digest = _digest([Path(checkpoint)], model_name, repr(transform), version("timm"), device.type)
-    return _encoder(transform, model, no_text, digest, device, has_texts=False)
+    return _encoder(transform, model, no_text, digest, device, has_texts=False, is_projected=False)
 
 
 def _encoder(
@@ -178,8 +179,9 @@ def _encoder(
     device: torch.device,
     *,
     has_texts: bool = True,
+    is_projected: bool = True,
 ) -> Encoder:
-    """Embeddings of length 1 of the features of images and of texts."""
+    """Embeddings of length 1 of the features of images and of texts; those of images may be projected ones."""
 
     def of_pixels(pixels: Any) -> Tensor:
         return transform(Image.fromarray(pixels))
@@ -195,6 +197,7 @@ def _encoder(
         short_side_px=max(sides, default=0),
         has_texts=has_texts,
         device=str(device),
+        image_features=None if is_projected else lambda pixels: images(pixels.to(device)),
     )
 
 

@@ -61,11 +61,16 @@ class Encoders:
             short_side_px=resize,
             device=str(ranks.device),
             sharing=sharing_of(ranks, crop),
+            image_features=self.image_features,
         )
 
     def encode_image(self, images: Tensor) -> Tensor:
         """Embeddings (n, d) of pixels (n, 3, h, w)."""
         return self._by_ranks(len(images), lambda part: self.model.encode_image(images[part].to(self.device)))
+
+    def image_features(self, images: Tensor) -> Tensor:
+        """What the image tower makes of pixels (n, 3, h, w), before any projection: (n, width)."""
+        return self._by_ranks(len(images), lambda part: self.model.image_tower(images[part].to(self.device)))
 
     def encode_text(self, captions: list[str]) -> Tensor:
         """Embeddings (n, d) of n captions."""
