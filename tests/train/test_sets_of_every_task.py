@@ -170,4 +170,4 @@ def test_a_tiny_open_clip_model_is_measured_beside_ours(folder: Path, tmp_path: 
     out = str(tmp_path / "out")
     model = f"open_clip:{tmp_path / 'open_clip'}"
     assert cli.main(["eval", "--model", model, "--sets", str(folder / "sets.toml"), "--out", out]) == 0
-    assert len(measured(Path(out))) == 8
+    assert len(measured(Path(out))) == 9

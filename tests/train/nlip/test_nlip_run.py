@@ -107,6 +107,9 @@ def test_the_vocabulary_is_the_nouns_that_are_seen_often_enough() -> None:
     ]
     tagged = [["dog", "dog"], ["dog"], ["cat"]]
     assert concepts.of_tagger(lambda _: tagged, [], texts_at_least=2) == ["dog"]
+    both = concepts.vocabulary(lists, lambda _: [["kite"]] * 5 + [["sea"]] * 4, lambda: iter(texts), texts_at_least=5)
+    assert both == ["balloon", "dog", "hot air balloon", "kite"]
+    assert concepts.vocabulary([], lambda _: tagged, lambda: iter(texts), texts_at_least=2) == ["dog"]
 
 
 def test_concepts_of_a_run_are_written_by_key(tmp_path: Path) -> None:
@@ -133,6 +136,8 @@ def test_concepts_of_a_run_are_written_by_key(tmp_path: Path) -> None:
         concepts.retrieve([curated], str(tmp_path / "mine"), texts_at_least=5, **asked)
     with pytest.raises(UsageError, match="no noun is in 50 texts"):
         concepts.retrieve([curated], str(tmp_path / "two"), texts_at_least=50, **asked)
+    with pytest.raises(UsageError, match="--tagger: spaCy with en_core_web_sm is not installed"):
+        concepts.retrieve([curated], str(tmp_path / "three"), tags=True, texts_at_least=5, **asked)
     with pytest.raises(UsageError, match="no --words, and no tagger"):
         concepts.retrieve([curated], str(tmp_path / "three"), texts_at_least=5, **{**asked, "lists": []})
 
