@@ -1,4 +1,4 @@
-"""Retrieval by an image plus or minus a text (ALIGN section 7.2, figure 5)."""
+"""Retrieval by an image plus or minus a text (ALIGN section 7, figure 5)."""
 
 import json
 from collections.abc import Sequence

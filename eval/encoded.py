@@ -6,7 +6,7 @@ KEY.npz has them, float32 (n, width), and the numbers of images that cannot be d
 import json
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from hashlib import sha256
 from itertools import chain
 from pathlib import Path
@@ -51,6 +51,8 @@ class Encoder:
     # captions of n such pixels, of images with these n identities, where the model writes any
     write: Callable[[Tensor, Sequence[str]], list[str]] | None = None
     sharing: Sharing | None = None  # where several processes evaluate together
+    # features (n, width) of n such pixels before any projection, of any length, where the model tells them
+    image_features: Callable[[Tensor], Tensor] | None = None
 
 
 @dataclass(frozen=True)
@@ -79,6 +81,13 @@ class Features:
         if not len(rows):
             raise UnreadableError(_nothing(images))
         return EncodedImages(embeddings, rows, undecodable)
+
+    def before_projection(self) -> "Features":
+        """The same with the image tower's own features for embeddings. Raises UsageError: there are none."""
+        if (tower := self.encoder.image_features) is None:
+            raise UsageError('this model gives no features before its projection; set features = "embeddings"')
+        encoder = replace(self.encoder, encode_image=tower, digest=f"{self.encoder.digest} before the projection")
+        return Features(encoder, batch=self._batch, threads=self._threads, folder=self._folder)
 
     def of_texts(self, texts: Sequence[str]) -> Tensor:
         """Embeddings (n, width) of n texts."""

@@ -127,6 +127,8 @@ def _result(each: Set, features: Features, held_out: HeldOut | None) -> Result:
     classes = Classes.named(each.classes) if each.classes else None
     labelled = partial(labelled_set, **columns, split=each.split)
     train = partial(labelled_set, each.train, **columns, split="train", classes=classes, needs_names=False)
+    if each.features == "before projection":
+        features = features.before_projection()
     match each.task:
         case "retrieval":
             return retrieval.retrieval(captioned(each, held_out), features)

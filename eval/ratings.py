@@ -3,7 +3,7 @@
 Crisscrossed Captions (CxC, Parekh et al., arXiv 2004.15020) rates pairs within and across modalities. Retrieval has
 COCO's own pairs and those that raters gave at least `POSITIVE` of 5, in four directions. Correlation is of ratings and
 cosines: of captions (STS), of images (SIS), of a caption and an image (SITS). A query is what the first column of a
-file has. SimLex-999 (ALIGN section 8, table 12) rates pairs of words.
+file has; of SITS it is the image. SimLex-999 (ALIGN, appendix B, table 12) rates pairs of words.
 """
 
 import csv
@@ -115,7 +115,8 @@ def crisscrossed(
     for task, (first, second) in sides.items():
         of_task: Ratings = ratings[task]  # type: ignore[index]
         cosines = (first[of_task.pairs[0]].double() * second[of_task.pairs[1]]).sum(1).cpu()
-        mean, deviation = sampled_spearman(of_task.pairs[0], cosines, of_task.rating, samples=samples, seed=seed)
+        query = of_task.pairs[1 if task == "sits" else 0]
+        mean, deviation = sampled_spearman(query, cosines, of_task.rating, samples=samples, seed=seed)
         facts |= {task: 100 * mean, f"{task}_std": 100 * deviation, f"{task}_missing": of_task.missing}
     return outcomes, {**facts, "mean_correlation": sum(facts[task] for task in sides) / 3}
 

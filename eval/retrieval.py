@@ -1,4 +1,4 @@
-"""Image-text retrieval with several captions per image: recall@k in percent, both ways (ALIGN tables 2 and 3).
+"""Image-text retrieval with several captions per image: recall@k in percent, both ways (ALIGN table 1).
 
 In several languages, one by one and on average: Multi30K (ALIGN section 8, table 11) and XM3600.
 """

@@ -31,9 +31,11 @@ _OF_CXC = ("image_to_text_r1", "text_to_image_r1", "text_to_text_r1", "image_to_
 TASKS: Mapping[str, Task] = {
     "retrieval": Task(("mean_recall", "rsum", *_RECALLS), (), ("path", "held_out", *_CAPTIONED)),
     "zero_shot": Task(_ACCURACIES, takes=(*_LABELLED, "templates", "only_own_classes")),
-    "knn": Task(("r1", "r10"), ("path", "train"), _LABELLED),
-    "linear_probe": Task(_ACCURACIES, ("path", "train"), (*_LABELLED, "validation")),
-    "vtab": Task(("mean_there", "mean_all", "mean_natural", "mean_specialised", "mean_structured")),
+    "knn": Task(("r1", "r10"), ("path", "train"), (*_LABELLED, "features")),
+    "linear_probe": Task(_ACCURACIES, ("path", "train"), (*_LABELLED, "validation", "features")),
+    "vtab": Task(
+        ("mean_there", "mean_all", "mean_natural", "mean_specialised", "mean_structured"), takes=("features",)
+    ),
     "cxc": Task(_OF_CXC, ("path", "images", "ratings"), ("split", "captions_at_most")),
     "captioning": Task(("cider", "bleu_4"), takes=_CAPTIONED),
     "multilingual": Task(("mean_recall", "rsum"), ("path", "images"), ("captions", "languages")),
@@ -86,6 +88,10 @@ class Set(Settings):
     """Images that the probe is fitted on or neighbours come from; as `path`."""
     validation: str = ""
     """Images that choose the penalty; as `path`. Empty: a random fifth of `train`."""
+    features: Literal["embeddings", "before projection"] = "embeddings"
+    """Of an image: its embedding of length 1, or what the image tower makes before any projection, not scaled (CLIP's
+    probes).
+    """
     ratings: str = ""
     """Folder of `sts_test.csv`, `sis_test.csv` and `sits_test.csv`, plain or gzipped."""
     captions: dict[str, list[Text]] = Field(default_factory=dict)

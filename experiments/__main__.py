@@ -10,6 +10,7 @@ from pathlib import Path
 from altalign.commands.arguments import Parser
 from altalign.errors import AltalignError
 from altalign.machine.cores import cores
+from altalign.train import NUMBERS_VERSION
 from experiments import page, plan, queue
 from experiments.plan import Experiment
 
@@ -37,7 +38,7 @@ def _written(argv: Sequence[str]) -> Path:
     arguments = parser.parse_args(argv)
     experiment = queue.read(arguments.name)
     place = queue.ROOT / "docs" / "experiments" / f"{arguments.name}.json"
-    folder = queue.ROOT / "runs" / "experiments" / arguments.name
+    folder = queue.ROOT / "runs" / "experiments" / arguments.name / f"version-{NUMBERS_VERSION}"
     module, absent = f"experiments.{arguments.name}", dict[str, str]()
     if not arguments.anew and place.is_file():
         queue.remember(folder, experiment, json.loads(place.read_bytes())["runs"])
@@ -59,6 +60,7 @@ def write_results(place: Path, experiment: Experiment, folder: Path, absent: dic
     runs = {
         name: {
             "digest": finished[name]["digest"],
+            "code": finished[name]["code"],
             "values": {measure: round(value, 6) for measure, value in finished[name]["values"].items()},
             "failed": finished[name]["failed"],
         }

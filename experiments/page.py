@@ -1,141 +1,217 @@
-"""The page of an experiment: tables and verdicts, from results alone. Pure."""
+"""The page of an experiment: tables and verdicts, from results alone. Pure.
+
+A verdict is of all claims of a page together: Holm's correction (1979) holds the chance that any of them errs at 5 %.
+"""
 
 import math
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from statistics import fmean, stdev
 from typing import Any
 
 from scipy.stats import t as students_t
 
+from experiments import plan
 from experiments.plan import Arm, Experiment, Section
 
 Results = Mapping[str, Any]  # `runs`: what each run came to, by ARM-SEED; `absent`: reasons, by arm; `machine`
+Claim = tuple[str, str]  # an arm, and the measure in which the paper compares it with what it replaces
+LEVEL = 0.05  # of all claims together, and of an interval that is of no claim
 
 
 @dataclass(frozen=True)
 class Difference:
-    """The mean difference of pairs, and its 95 % interval; without an interval where there is one pair."""
+    """The mean of differences of pairs, and its standard error; infinite where there is one pair."""
 
     mean: float
-    low: float
-    high: float
+    error: float
     pairs: int
+
+    def half(self, level: float = LEVEL) -> float:
+        """Half of the interval that misses with this probability, by Student's t."""
+        return self.error if math.isinf(self.error) else float(students_t.isf(level / 2, self.pairs - 1)) * self.error
+
+    def above(self, bound: float) -> float:
+        """How likely a mean so far above a bound is, or further, where the truth is the bound."""
+        if math.isinf(self.error) or self.mean == bound:
+            return 0.5
+        return float(students_t.sf((self.mean - bound) / max(self.error, 1e-300), self.pairs - 1))
+
+    @property
+    def p(self) -> float:
+        """How likely a mean so far from 0 is, or further, where there is no difference."""
+        return 2 * min(self.above(0.0), 1 - self.above(0.0))
+
+    def p_within(self, margin: float) -> float:
+        """The same for a truth at the margins or beyond: of two one-sided tests the greater."""
+        return max(self.above(-margin), 1 - self.above(margin))
 
 
 @dataclass(frozen=True)
-class Compared:
-    """An arm beside the one that it replaces, in one measure."""
+class Verdicts:
+    """What became of all claims, and the level that Holm's correction leaves to the interval of each."""
 
-    arm: str
-    measure: str
-    difference: Difference
-    verdict: str
+    words: dict[Claim, str] = field(default_factory=dict)
+    levels: dict[Claim, float] = field(default_factory=dict)
 
 
 def difference(values: Sequence[float], others: Sequence[float]) -> Difference:
-    """How much greater values are than the others at the same places, by Student's t."""
+    """How much greater values are than the others at the same places."""
     apart = [value - other for value, other in zip(values, others, strict=True)]
-    mean = fmean(apart)
-    if len(apart) == 1:
-        return Difference(mean, -math.inf, math.inf, 1)
-    half = float(students_t.ppf(0.975, len(apart) - 1)) * stdev(apart) / math.sqrt(len(apart))
-    return Difference(mean, mean - half, mean + half, len(apart))
+    error = math.inf if len(apart) == 1 else stdev(apart) / math.sqrt(len(apart))
+    return Difference(fmean(apart), error, len(apart))
+
+
+def counted(experiment: Experiment, results: Results) -> Results:
+    """Results of these settings and this version of the code alone."""
+    digests = {job.name: job.digest for job in plan.jobs(experiment)}
+    runs = {name: run for name, run in results["runs"].items() if run.get("digest") == digests.get(name, "")}
+    return {**results, "runs": runs}
 
 
 def values(experiment: Experiment, results: Results, arm: str, measure: str) -> dict[int, float]:
     """What the finished runs of an arm measured, by seed."""
-    runs = {seed: results["runs"].get(f"{arm}-{seed}", {}) for seed in experiment.seeds}
+    runs = {seed: results["runs"].get(f"{arm}-{seed}", {}) for seed in experiment.seeds_of(arm)}
     return {seed: run["values"][measure] for seed, run in runs.items() if measure in run.get("values", {})}
 
 
-def compared(experiment: Experiment, results: Results, arm: str, measure: str) -> Compared | None:
+def compared(experiment: Experiment, results: Results, arm: str, measure: str) -> Difference | None:
     """An arm beside what it replaces, over the seeds that both have; None where there is none."""
     replaces = experiment.arms[arm].replaces
+    if not replaces:
+        return None
     own, other = (values(experiment, results, name, measure) for name in (arm, replaces))
     seeds = sorted(own.keys() & other.keys())
-    if not replaces or not seeds:
-        return None
-    apart = difference([own[seed] for seed in seeds], [other[seed] for seed in seeds])
-    return Compared(arm, measure, apart, verdict(apart, experiment.arms[arm].paper.get(measure, "")))
+    return difference([own[seed] for seed in seeds], [other[seed] for seed in seeds]) if seeds else None
 
 
-def verdict(apart: Difference, paper: str) -> str:
-    """Whether a difference is as the paper has it, in words."""
-    is_sure = apart.low > 0 or apart.high < 0
-    if not paper:
-        return ""
-    if paper == "same" and apart.pairs > 1:
-        return "**against the paper**" if is_sure else "as in the paper: no difference found"
-    if not is_sure:
-        return "not told apart"
-    return "as in the paper" if (apart.mean > 0) == (paper == "higher") else "**against the paper**"
+def has_learned(experiment: Experiment, results: Results, arm: str) -> bool:
+    """Whether every run of an arm has learned something, or need not."""
+    return experiment.arms[arm].may_learn_nothing or all(
+        value > bound
+        for measure, bound in experiment.trained_above.items()
+        for value in values(experiment, results, arm, measure).values()
+    )
+
+
+def verdicts(experiment: Experiment, results: Results) -> Verdicts:
+    """What became of every claim that has results.
+
+    That an arm is better, or worse, is one hypothesis; that it is the same is two, for it can be refuted too. Arms that
+    have learned nothing say nothing, and count for no hypothesis.
+    """
+    found, of_claims, tests = Verdicts(), dict[Claim, Difference](), list[tuple[float, Claim, bool]]()
+    for arm, measure in claims(experiment):
+        if (apart := compared(experiment, results, arm, measure)) is None:
+            continue
+        if not all(has_learned(experiment, results, one) for one in (arm, experiment.arms[arm].replaces)):
+            found.words[arm, measure] = "not trained"
+            continue
+        of_claims[arm, measure] = apart
+        tests.append((apart.p, (arm, measure), False))
+        if experiment.arms[arm].paper[measure] == "same":
+            tests.append((apart.p_within(experiment.margins[measure]), (arm, measure), True))
+    sure, level, goes_on = set[tuple[Claim, bool]](), LEVEL, True
+    for place, (p, claim, is_same) in enumerate(sorted(tests)):
+        if goes_on:
+            level = LEVEL / (len(tests) - place)
+            goes_on = p <= level
+        if goes_on:
+            sure.add((claim, is_same))
+        found.levels[claim] = min(level, found.levels.get(claim, LEVEL))
+    for claim, apart in of_claims.items():
+        paper, margin = experiment.arms[claim[0]].paper[claim[1]], experiment.margins.get(claim[1], 0.0)
+        if (claim, True) in sure:
+            found.words[claim] = f"as in the paper: the same within {_number(margin)}"
+        elif (claim, False) in sure:
+            agrees = (apart.mean > 0) == (paper == "higher") and paper != "same"
+            found.words[claim] = "as in the paper" if agrees else "**against the paper**"
+        else:
+            found.words[claim] = "not told apart"
+    return found
+
+
+def claims(experiment: Experiment) -> list[Claim]:
+    """Those of all sections, each once."""
+    of_sections = (
+        (arm, measure)
+        for section in experiment.sections
+        for arm in section.arms
+        for measure in section.measures
+        if measure in experiment.arms[arm].paper and experiment.arms[arm].replaces
+    )
+    return list(dict.fromkeys(of_sections))
 
 
 def markdown(name: str, experiment: Experiment, results: Results) -> str:
-    """The page."""
+    """The page: of results of this code, or, where there is none yet, of older ones without a verdict."""
+    fresh = counted(experiment, results)
+    shown = fresh if fresh["runs"] else results
+    of = verdicts(experiment, fresh)
     parts = [
         f"# {experiment.title}",
         experiment.about.strip(),
-        _method(name, experiment, results),
+        _method(name, experiment, shown, is_fresh=bool(fresh["runs"])),
         "## In short",
-        _summary(experiment, results),
-        *(_section(experiment, section, results) for section in experiment.sections),
-        _ends(results),
+        _summary(experiment, of),
+        *(_section(experiment, section, shown, of) for section in experiment.sections),
+        _ends(shown),
     ]
     return "\n\n".join(part for part in parts if part) + "\n"
 
 
-def _method(name: str, experiment: Experiment, results: Results) -> str:
+def _method(name: str, experiment: Experiment, results: Results, *, is_fresh: bool) -> str:
     runs = list(results["runs"].values())
     cpu_s, wall_s = (sum(run["values"][name] for run in runs) for name in ("cpu_s", "wall_s"))
-    return (
-        f"{len(runs)} of {len(experiment.arms) * len(experiment.seeds)} runs have ended, {cpu_s / 60:.0f} minutes of "
+    planned = sum(len(experiment.seeds_of(arm)) for arm in experiment.arms)
+    of_code = f"by version {', '.join(sorted({run['code'] for run in runs}))}" if is_fresh else "by other code"
+    said = (
+        f"{len(runs)} of {planned} runs have ended {of_code}, {cpu_s / 60:.0f} minutes of "
         f"CPU on {results['machine']}; a run had {100 * cpu_s / wall_s:.0f} % of a core. A difference is the mean over "
-        f"the seeds ({', '.join(map(str, experiment.seeds))}) of an arm's value minus that of the arm it replaces, "
-        "with its 95 % interval by Student's t. Where that contains 0, the arms are *not told apart*; one in twenty "
-        f"intervals misses. `make experiment NAME={name}` trains what is missing, by `experiments/{name}.toml`."
+        f"the seeds ({', '.join(map(str, experiment.seeds))}, or as many as stand beside it) of an arm's value minus "
+        "that of the arm it replaces, with its interval by Student's t: of 95 %, and of a claim of the paper at the "
+        "level that Holm's correction for all claims of this page leaves to it. Where that contains 0, the arms are "
+        "*not told apart*; they are *the same* where it lies within a margin. An arm with a run that learned nothing "
+        f"is *not trained*, and says nothing. `make experiment NAME={name}` trains what is missing, by "
+        f"`experiments/{name}.toml`."
+    )
+    if is_fresh:
+        return said
+    return (
+        f"**These results do not count.** They are of code before the version that `train/__init__.py` names now, by "
+        f"which equal settings and seeds give other numbers. No claim has a verdict until the runs are trained again."
+        f"\n\n{said}"
     )
 
 
-def _summary(experiment: Experiment, results: Results) -> str:
+def _summary(experiment: Experiment, of: Verdicts) -> str:
     """How many of the paper's claims came out, by verdict."""
-    verdicts = Counter(
-        one.verdict
-        for section in experiment.sections
-        for one in _comparisons(experiment, section, results)
-        if experiment.arms[one.arm].paper.get(one.measure)
-    )
-    return f"Of {verdicts.total()} claims: {', '.join(f'{count} {words}' for words, count in verdicts.most_common())}."
+    said, number = Counter(of.words.values()), len(claims(experiment))
+    said["not tried with this code"] = number - said.total()
+    return f"Of {number} claims: {', '.join(f'{count} {words}' for words, count in said.most_common() if count)}."
 
 
-def _comparisons(experiment: Experiment, section: Section, results: Results) -> Iterator[Compared]:
-    for name in section.arms:
-        for measure in section.measures:
-            if one := compared(experiment, results, name, measure):
-                yield one
-
-
-def _section(experiment: Experiment, section: Section, results: Results) -> str:
-    tables = [_table(experiment, section, results, measure) for measure in section.measures]
+def _section(experiment: Experiment, section: Section, results: Results, of: Verdicts) -> str:
+    tables = [_table(experiment, section, results, measure, of) for measure in section.measures]
     return "\n\n".join([f"## {section.title}", section.about.strip(), *tables])
 
 
-def _table(experiment: Experiment, section: Section, results: Results, measure: str) -> str:
+def _table(experiment: Experiment, section: Section, results: Results, measure: str, of: Verdicts) -> str:
     rows = [f"| {experiment.measures[measure]} | Mean (least to most) | Difference |", "|---|---:|---|"]
-    rows += [_row(experiment, name, results, measure) for name in section.arms]
+    rows += [_row(experiment, name, results, measure, of) for name in section.arms]
     return "\n".join(rows)
 
 
-def _row(experiment: Experiment, name: str, results: Results, measure: str) -> str:
+def _row(experiment: Experiment, name: str, results: Results, measure: str, of: Verdicts) -> str:
     arm, found = experiment.arms[name], list(values(experiment, results, name, measure).values())
     if not found:
         return f"| {arm.about} | | {results['absent'].get(name, 'no run has ended')} |"
     against = ""
-    if one := compared(experiment, results, name, measure):
-        against = f"{_interval(one.difference, len(experiment.seeds))} to {_short(experiment.arms[arm.replaces])}"
-        against += f": {one.verdict}" if one.verdict else ""
+    if apart := compared(experiment, results, name, measure):
+        level = of.levels.get((name, measure), LEVEL)
+        against = f"{_interval(apart, len(experiment.seeds), level)} to {_short(experiment.arms[arm.replaces])}"
+        against += f": {of.words[name, measure]}" if (name, measure) in of.words else ""
     spread = f"{_number(min(found))} to {_number(max(found))}"
     return f"| {arm.about} | {_number(fmean(found))} ({spread}) | {against} |"
 
@@ -150,10 +226,10 @@ def _short(arm: Arm) -> str:
     return arm.about.partition(", ")[0]
 
 
-def _interval(apart: Difference, seeds: int) -> str:
-    """A difference with half of its interval, and of how many seeds it is where some have not ended."""
+def _interval(apart: Difference, seeds: int, level: float) -> str:
+    """A difference with half of its interval, and of how many seeds it is where those are not as many as usual."""
     mean = _number(apart.mean, sign="+")
-    half = f" ± {_number(apart.high - apart.mean)}" if apart.pairs > 1 else " without an interval"
+    half = f" ± {_number(apart.half(level))}" if apart.pairs > 1 else " without an interval"
     of = "" if apart.pairs == seeds else f" ({apart.pairs} seed{'s' * (apart.pairs > 1)})"
     return f"{mean}{half}{of}"
 

@@ -9,6 +9,7 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import Field, model_validator
 
 from altalign.settings.common import Settings, merged
+from altalign.train import NUMBERS_VERSION
 
 Direction = Literal["higher", "lower", "same"]
 Tree = Mapping[str, Any]
@@ -27,6 +28,8 @@ class Arm(Settings):
     paper: dict[str, Direction] = Field(default_factory=dict)  # what the paper finds beside that one, by measure
     variant: str = ""  # a change that no setting makes, of `VARIANTS` in the experiment's module
     ranks: Annotated[int, Field(ge=1)] = 1  # processes of a run
+    seeds: list[int] = Field(default_factory=list)  # if others than the experiment's: more, where a verdict turned
+    may_learn_nothing: bool = False  # that it does is what the paper says of it, and no want of steps
 
 
 class Section(Settings):
@@ -43,8 +46,10 @@ class Experiment(Settings):
 
     title: str
     about: str
-    seeds: Annotated[list[int], Field(min_length=2)]  # of every arm
+    seeds: Annotated[list[int], Field(min_length=2)]  # of every arm that names no others
     measures: dict[str, str]  # the words for each
+    trained_above: dict[str, float] = Field(default_factory=dict)  # a run with less in a measure has learned nothing
+    margins: dict[str, float] = Field(default_factory=dict)  # a difference below which arms are the same, by measure
     train: list[str]  # of `SETS` in the experiment's module
     tests: list[str]
     base: dict[str, Any]  # settings of training, for all arms
@@ -57,9 +62,17 @@ class Experiment(Settings):
         named |= {name for section in self.sections for name in section.arms}
         if unknown := named - self.arms.keys():
             raise ValueError(f"arms: {', '.join(sorted(unknown))}: no such arm; there are {', '.join(self.arms)}")
+        claimed = {name for arm in self.arms.values() for name, way in arm.paper.items() if way == "same"}
+        if unbounded := claimed - self.margins.keys():
+            raise ValueError(f"margins: none for {', '.join(sorted(unbounded))}, of which an arm claims to be the same")
         if unworded := {name for section in self.sections for name in section.measures} - self.measures.keys():
             raise ValueError(f"measures: no words for {', '.join(sorted(unworded))}; add them")
         return self
+
+    def seeds_of(self, *arms: str) -> list[int]:
+        """Those that all of these arms have."""
+        of_each = [self.arms[arm].seeds or self.seeds for arm in arms]
+        return [seed for seed in of_each[0] if all(seed in seeds for seeds in of_each)]
 
 
 @dataclass(frozen=True)
@@ -80,8 +93,8 @@ class Job:
 
     @property
     def digest(self) -> str:
-        """Of all that its result depends on, as far as the file says it."""
-        said = [self.seed, self.settings, self.variant, self.ranks]
+        """Of all that its result depends on: what the file says, and the version of the code that trains."""
+        said = [NUMBERS_VERSION, self.seed, self.settings, self.variant, self.ranks]
         return sha256(json.dumps(said, sort_keys=True).encode()).hexdigest()[:16]
 
 
@@ -90,8 +103,10 @@ def jobs(experiment: Experiment, *, absent: Collection[str] = ()) -> Iterator[Jo
 
     So a queue that is stopped has whole seeds, which can be compared.
     """
-    for seed in experiment.seeds:
+    for seed in sorted({seed for name in experiment.arms for seed in experiment.seeds_of(name)}):
         for name, arm in experiment.arms.items():
+            if seed not in experiment.seeds_of(name):
+                continue
             train = [each.format(seed=seed) for each in arm.train or experiment.train]
             tests = arm.tests or experiment.tests
             sets = frozenset([*train, *tests, *arm.needs])

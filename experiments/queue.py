@@ -1,8 +1,8 @@
 """Trains the runs of an experiment that are not finished yet, a process a core.
 
-Below `runs/experiments/NAME`: `data/`, the sets; `finished/ARM-SEED.json`, what each run came to; `runs/`, which a run
-leaves when it ends; `log/`. A run that was stopped begins again. Results that are committed, each with the digest of
-its settings, count as finished in every checkout.
+Below `runs/experiments/NAME/version-N`: `data/`, the sets; `finished/ARM-SEED.json`, what each run came to; `runs/`,
+which a run leaves when it ends; `log/`. A run that was stopped begins again. Results that are committed, each with the
+digest of its settings and of the version of the code, count as finished in every checkout; those of other code do not.
 """
 
 import contextlib
@@ -12,6 +12,7 @@ import multiprocessing
 import os
 import shutil
 import socket
+import subprocess
 import sys
 import time
 import tomllib
@@ -26,6 +27,7 @@ from typing import Any, TextIO
 from altalign import storage, terminal
 from altalign.errors import AltalignError
 from altalign.settings.common import merged
+from altalign.train import NUMBERS_VERSION
 from experiments import plan
 from experiments.data import Absent
 from experiments.plan import Experiment, Job
@@ -99,6 +101,14 @@ def remember(folder: Path, experiment: Experiment, runs: Mapping[str, Any]) -> N
             storage.write_json(str(folder / "finished" / f"{job.name}.json"), run)
 
 
+def code() -> str:
+    """The version of the code that trains, and its commit; `+` stands for changes that are not committed."""
+    git = ["git", "-C", str(ROOT)]
+    head = subprocess.run([*git, "rev-parse", "--short=12", "HEAD"], capture_output=True, text=True, check=False)
+    changed = subprocess.run([*git, "status", "--porcelain", "*.py", "*.toml"], capture_output=True, check=False)
+    return f"{NUMBERS_VERSION} of {head.stdout.strip() or 'no checkout'}{'+' if changed.stdout else ''}"
+
+
 def digests(folder: Path) -> dict[str, str]:
     """The digests of finished runs, by their names."""
     return {name: result["digest"] for name, result in results(folder).items()}
@@ -138,7 +148,7 @@ def trained(module: str, job: Job) -> dict[str, Any]:
             raise
         failed = f"loss or gradient is not finite at step {storage.read_json(str(marks[0]))['step']}"
     values |= {"cpu_s": _cpu_s() - used, "wall_s": time.monotonic() - begun}
-    result = {"digest": job.digest, "values": values, "failed": failed}
+    result = {"digest": job.digest, "code": code(), "values": values, "failed": failed}
     storage.write_json(f"finished/{job.name}.json", result)
     shutil.rmtree(run_folder, ignore_errors=True)
     return result

@@ -267,6 +267,7 @@ def _concepts(argv: Sequence[str]) -> int:
     parser.add_argument("--out", metavar="DIR", required=True, help="a new folder")
     parser.add_argument("--model", metavar="NAME", required=True, help="a training run, open_clip:DIR, or AlignModel")
     parser.add_repeatable("--words", "FILE", "nouns, one a line; repeatable")
+    parser.add_argument("--tagger", action="store_true", help="beside --words, the nouns that spaCy finds in texts")
     parser.add_repeatable("--texts", "FILE", "texts, one a line, that nouns are counted in")
     parser.add_argument("--at-least", metavar="N", type=int, default=5, help="texts that a noun is in (5)")
     parser.add_argument("--prompt", metavar="TEXT", default="a photo of", help="what stands before a noun")
@@ -281,6 +282,7 @@ def _concepts(argv: Sequence[str]) -> int:
         model=arguments.model,
         texts=arguments.texts,
         lists=arguments.words,
+        tags=arguments.tagger,
         texts_at_least=arguments.at_least,
         prompt=arguments.prompt,
         top=arguments.top,

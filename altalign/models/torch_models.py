@@ -6,6 +6,7 @@ No code of a checkpoint is run, and nothing is fetched.
 import importlib
 import json
 from collections.abc import Callable, Iterable
+from copy import copy
 from dataclasses import replace
 from functools import cache
 from hashlib import file_digest, sha256
@@ -95,6 +96,7 @@ def _align(folder: str, device: torch.device) -> Encoder:
         features_of_texts,
         _digest(_files_in(folder), version("transformers"), device.type),
         device,
+        tower=lambda pixels: model.get_image_features(pixels).pooler_output,
     )
 
 
@@ -130,7 +132,19 @@ def _open_clip(name: str, rest: str, device: torch.device) -> Encoder:
         lambda captions: model.encode_text(tokenizer()(captions).to(device)),
         _digest(files, source, repr(transform), version("open_clip_torch"), device.type),
         device,
+        tower=_before_projection(model.visual),
     )
+
+
+def _before_projection(visual: Any) -> Callable[[Tensor], Tensor] | None:
+    """The image tower of a model of open_clip up to its projection; None where that is no step of its own."""
+    if hasattr(visual, "trunk") and not hasattr(visual.head, "pool"):
+        return visual.trunk
+    if isinstance(getattr(visual, "proj", None), torch.nn.Parameter):
+        bare = copy(visual)
+        bare._parameters = {**visual._parameters, "proj": None}  # the same tensors but this one
+        return bare
+    return None
 
 
 def _preprocessing(open_clip: Any, model: str) -> dict[str, Any]:
@@ -167,7 +181,7 @@ def _timm(name: str, rest: str, device: torch.device) -> Encoder:
         raise UsageError(f"{name}: an image tower alone, which embeds no text; give a model with both towers")
 
     digest = _digest([Path(checkpoint)], model_name, repr(transform), version("timm"), device.type)
-    return _encoder(transform, model, no_text, digest, device, has_texts=False)
+    return _encoder(transform, model, no_text, digest, device, has_texts=False, tower=model)
 
 
 def _encoder(
@@ -178,8 +192,9 @@ def _encoder(
     device: torch.device,
     *,
     has_texts: bool = True,
+    tower: Callable[[Tensor], Tensor] | None = None,
 ) -> Encoder:
-    """Embeddings of length 1 of the features of images and of texts."""
+    """Embeddings of length 1 of the features of images and of texts; `tower` gives those before a projection."""
 
     def of_pixels(pixels: Any) -> Tensor:
         return transform(Image.fromarray(pixels))
@@ -195,6 +210,7 @@ def _encoder(
         short_side_px=max(sides, default=0),
         has_texts=has_texts,
         device=str(device),
+        image_features=tower and (lambda pixels: tower(pixels.to(device))),
     )
 
 

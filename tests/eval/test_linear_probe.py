@@ -1,4 +1,5 @@
 import math
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -6,12 +7,13 @@ import pytest
 import torch
 from sklearn.linear_model import LogisticRegression
 
-from altalign.errors import UnreadableError
+from altalign.errors import UnreadableError, UsageError
 from altalign.eval import linear_probe as module
 from altalign.eval.class_names import Classes
 from altalign.eval.encoded import Features
 from altalign.eval.linear_probe import GROUPS, TASKS, best_strength, fitted, linear_probe, means, probe, vtab
 from altalign.eval.sets import LabelledSet
+from altalign.eval.settings import EvalSets
 from tests.eval.one_hot import ENCODER, images_of
 
 
@@ -110,6 +112,44 @@ def test_a_probe_of_sets_is_measured_on_another(tmp_path: Path) -> None:
     ranks = found.outcomes["rank"].tolist()
     assert ranks[:3] == [1, 1, 1]
     assert ranks[3] > 1  # 2 or 3: both other classes are as far
+
+
+def test_a_probe_takes_features_before_the_projection_where_it_is_asked_to() -> None:
+    """The projection of this model leaves all images alike; its tower tells them apart, by lengths alone."""
+    alike = replace(
+        ENCODER,
+        encode_image=lambda images: torch.ones(len(images), 2),
+        image_features=lambda images: images[:, :1].float(),
+    )
+    classes, numbers = Classes(("a", "b")), [2, 3, 8, 9]
+    images = images_of([f"image{number}".encode() for number in numbers])
+    labelled = LabelledSet(images, np.array([0, 0, 1, 1]), classes, {})
+    features = Features(alike, batch=3)
+    assert linear_probe(labelled, labelled, labelled, features.before_projection()).metrics["top1"] == 100
+    assert linear_probe(labelled, labelled, labelled, features).metrics["top1"] < 100
+    assert features.before_projection().of_images(images).embeddings.tolist() == [[2], [3], [8], [9]]
+    with pytest.raises(UsageError, match="no features before its projection"):
+        Features(ENCODER, batch=3).before_projection()
+
+
+def test_features_before_the_projection_are_kept_apart(tmp_path: Path) -> None:
+    encoder = replace(ENCODER, digest="this", image_features=lambda images: images[:, :1].float())
+    images = images_of([b"image4", b"image5"])
+    for _ in range(2):
+        features = Features(encoder, batch=3, folder=str(tmp_path))
+        assert features.of_images(images).embeddings.shape == (2, 10)
+        assert features.before_projection().of_images(images).embeddings.tolist() == [[4], [5]]
+
+
+@pytest.mark.parametrize(
+    ("name", "tasks"), [("nlip-classes", ["linear_probe", "zero_shot"]), ("zerovl-probes", ["linear_probe"])]
+)
+def test_probes_of_the_papers_are_before_the_projection(name: str, tasks: list[str]) -> None:
+    sets = EvalSets.load(f"configs/eval-{name}.toml").set
+    assert sorted({each.task for each in sets}) == tasks
+    probes = [each for each in sets if each.task == "linear_probe"]
+    assert len(probes) == {"nlip-classes": 12, "zerovl-probes": 6}[name]
+    assert {each.features for each in probes} == {"before projection"}
 
 
 # VTAB -----------------------------------------------------------------------------------------------------------------

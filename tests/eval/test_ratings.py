@@ -128,9 +128,24 @@ def test_all_tasks_are_those_of_plain_loops(
             ],
             dtype=torch.float64,
         )
-        mean, deviation = sampled_spearman(of.pairs[0], cosines, of.rating, samples=20, seed=1)
+        query = of.pairs[1] if task == "sits" else of.pairs[0]  # images query captions
+        mean, deviation = sampled_spearman(query, cosines, of.rating, samples=20, seed=1)
         assert (found[task], found[f"{task}_std"]) == pytest.approx((100 * mean, 100 * deviation))
     assert found["mean_correlation"] == pytest.approx((found["sts"] + found["sis"] + found["sits"]) / 3)
+
+
+@pytest.mark.parametrize(("captions_of_an_image", "expected"), [(3, 0.0), (1, 100.0)])
+def test_images_are_the_queries_of_sits(captions_of_an_image: int, expected: float) -> None:
+    """Half of two images is one, with one pair, which has no order; half of six images is three, in perfect order."""
+    number = 6 // captions_of_an_image
+    angle = torch.arange(6) / 6
+    texts = torch.stack([angle.cos(), angle.sin()], 1)
+    images = torch.tensor([[1.0, 0.0]]).expand(number, 2)
+    owner = torch.arange(6) // captions_of_an_image
+    of = Ratings(torch.stack([torch.arange(6), owner]), torch.linspace(5, 0, 6).double())
+    other = Ratings(torch.tensor([[0], [1]]), torch.tensor([5.0]).double())
+    _, facts = crisscrossed(images, texts, owner, {"sts": other, "sis": other, "sits": of}, samples=10)
+    assert (facts["sits"], facts["sits_std"]) == pytest.approx((expected, 0))
 
 
 def test_a_query_is_no_answer_to_itself(

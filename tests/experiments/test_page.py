@@ -5,51 +5,130 @@ import math
 from typing import Any
 
 import pytest
+from scipy import stats
 
-from experiments import page, queue
+from experiments import page, plan, queue
 from experiments.page import Difference
+from experiments.plan import Experiment
 from tests.experiments.small import EXPERIMENT
 
 DOCUMENTS = queue.ROOT / "docs" / "experiments"
 
 
-def results(**arms: tuple[float | None, float | None]) -> dict[str, Any]:
-    """RSUMs of arms with seeds 0 and 1; None: that run failed."""
+def results(**arms: tuple[float | None, ...]) -> dict[str, Any]:
+    """RSUMs of arms by seed, of this code; None: that run failed."""
+    digests = {job.name: job.digest for job in plan.jobs(EXPERIMENT)}
     runs = {
         f"{arm}-{seed}": {"values": {"cpu_s": 60.0, "wall_s": 90.0} | ({} if rsum is None else {"rsum": rsum})}
         for arm, rsums in arms.items()
         for seed, rsum in enumerate(rsums)
     }
-    for run in runs.values():
+    for name, run in runs.items():
         run["failed"] = "" if "rsum" in run["values"] else "step 3: the loss is nan"
+        run |= {"digest": digests.get(name, name), "code": "1 of abc"}
     return {"machine": "two cores", "absent": {"skipped": "it is far away"}, "runs": runs}
 
 
+def claiming(papers: dict[str, str], *, seeds: int = 5, **more: Any) -> Experiment:
+    """An experiment of a base and an arm for each claim."""
+    arms = {"base": {"about": "base"}} | {
+        arm: {"about": arm, "replaces": "base", "paper": {"rsum": paper}} for arm, paper in papers.items()
+    }
+    sections = [{"title": "All", "about": "-", "arms": list(arms)}]
+    given = {"arms": arms, "sections": sections, "seeds": list(range(seeds)), "margins": {"rsum": 3.0}}
+    return Experiment.model_validate({**EXPERIMENT.model_dump(), **given, **more})
+
+
+def of_claims(experiment: Experiment, **differences: tuple[float, ...]) -> page.Verdicts:
+    """Verdicts where the base has 50 in every run."""
+    seeds = max(map(len, differences.values()))
+    runs = results(base=(50.0,) * seeds, **{arm: tuple(50 + one for one in of) for arm, of in differences.items()})
+    return page.verdicts(experiment, runs)
+
+
+SURE, NOT_SURE, NEAR = (9.0, 10.0, 11.0, 10.0, 9.5), (-8.0, 9.0, 2.0, -3.0, 5.0), (0.1, -0.2, 0.3, -0.1, 0.0)
+
+
 @pytest.mark.parametrize(
-    ("low", "high", "paper", "said"),
+    ("apart", "paper", "said"),
     [
-        (1, 3, "higher", "as in the paper"),
-        (1, 3, "lower", "**against the paper**"),
-        (-3, -1, "lower", "as in the paper"),
-        (-3, -1, "higher", "**against the paper**"),
-        (-1, 3, "higher", "not told apart"),
-        (0, 3, "higher", "not told apart"),
-        (-1, 3, "same", "as in the paper: no difference found"),
-        (1, 3, "same", "**against the paper**"),
-        (1, 3, "", ""),
-        (-math.inf, math.inf, "higher", "not told apart"),
-        (-math.inf, math.inf, "same", "not told apart"),
+        (SURE, "higher", "as in the paper"),
+        (SURE, "lower", "**against the paper**"),
+        (SURE, "same", "**against the paper**"),
+        ([-one for one in SURE], "lower", "as in the paper"),
+        ([-one for one in SURE], "higher", "**against the paper**"),
+        (NOT_SURE, "higher", "not told apart"),
+        (NOT_SURE, "same", "not told apart"),  # that no difference was found shows nothing
+        (NEAR, "same", "as in the paper: the same within 3.00"),
+        (NEAR, "higher", "not told apart"),
+        (SURE[:1], "higher", "not told apart"),
+        (NEAR[:1], "same", "not told apart"),
     ],
 )
-def test_a_verdict_is_of_the_interval_and_the_papers_direction(low: float, high: float, paper: str, said: str) -> None:
-    pairs, mean = (5, (low + high) / 2) if math.isfinite(low) else (1, 1.0)
-    assert page.verdict(Difference(mean, low, high, pairs), paper) == said
+def test_a_verdict_is_of_the_interval_and_the_papers_direction(apart: tuple[float, ...], paper: str, said: str) -> None:
+    assert of_claims(claiming({"arm": paper}), arm=tuple(apart)).words == {("arm", "rsum"): said}
+
+
+def test_p_is_that_of_scipy() -> None:
+    values, others = [50 + one for one in NOT_SURE], [50.0] * 5
+    one = page.difference(values, others)
+    assert one.p == pytest.approx(stats.ttest_rel(values, others).pvalue)
+    lower = stats.ttest_1samp(NOT_SURE, -3.0, alternative="greater").pvalue
+    upper = stats.ttest_1samp(NOT_SURE, 3.0, alternative="less").pvalue
+    assert one.p_within(3.0) == pytest.approx(max(lower, upper))
+
+
+def test_claims_are_corrected_together_as_by_holm() -> None:
+    """Holm (1979), by hand: of four p the least is set against 0.05 / 4, the next against 0.05 / 3, and so on."""
+    apart = {
+        "first": (9.0, 10.0, 11.0, 10.0, 9.5),  # p = 0.00001
+        "second": (4.0, 9.0, 5.0, 6.0, 3.0),  # p = 0.006
+        "third": (1.0, 6.0, 2.0, 7.0, 2.5),  # p = 0.03: sure alone, but not among four
+        "fourth": NOT_SURE,
+    }
+    of_each = {arm: page.difference([50 + one for one in of], [50.0] * 5).p for arm, of in apart.items()}
+    assert of_each["first"] < of_each["second"] < 0.05 / 3 < 0.05 / 2 < of_each["third"] < 0.05 < of_each["fourth"]
+    together = of_claims(claiming(dict.fromkeys(apart, "higher")), **apart)
+    assert [together.words[arm, "rsum"] for arm in apart] == ["as in the paper"] * 2 + ["not told apart"] * 2
+    assert [together.levels[arm, "rsum"] for arm in apart] == pytest.approx([0.0125, 0.05 / 3, 0.025, 0.025])
+    alone = of_claims(claiming({"third": "higher"}), third=apart["third"])
+    assert alone.words["third", "rsum"] == "as in the paper"
+    for arm, of in apart.items():  # the interval says what the verdict says
+        one = page.difference([50 + each for each in of], [50.0] * 5)
+        is_sure = together.words[arm, "rsum"] == "as in the paper"
+        assert (abs(one.mean) > one.half(together.levels[arm, "rsum"])) == is_sure
+
+
+def test_arms_that_learned_nothing_say_nothing_and_count_for_no_claim() -> None:
+    papers, apart = {"arm": "higher", "other": "lower"}, {"arm": SURE, "other": (-40.0, -10.0, -9.0, -9.5, -10.5)}
+    experiment = claiming(papers, trained_above={"rsum": 20.0})
+    found = of_claims(experiment, **apart)
+    assert found.words == {("arm", "rsum"): "as in the paper", ("other", "rsum"): "not trained"}
+    assert found.levels == {("arm", "rsum"): 0.05}
+    allowed = {**experiment.arms, "other": experiment.arms["other"].model_copy(update={"may_learn_nothing": True})}
+    assert of_claims(experiment.model_copy(update={"arms": allowed}), **apart).words["other", "rsum"] != "not trained"
+
+
+def test_results_of_other_code_are_shown_and_do_not_count() -> None:
+    found = results(base=(50.0, 60.0), killed=(53.0, 61.0))
+    for run in found["runs"].values():
+        run["digest"] = "of other code"
+    claims = EXPERIMENT.model_copy(deep=True)
+    claims.arms["killed"].paper["rsum"] = "higher"
+    said = page.markdown("small", claims, found)
+    assert "**These results do not count.**" in said
+    assert "Of 1 claims: 1 not tried with this code." in said
+    assert "| killed once | 57.0 (53.0 to 61.0) | +2.00 ± 12.7 to base |" in said
+    found["runs"]["base-0"]["digest"] = next(plan.jobs(claims)).digest
+    said = page.markdown("small", claims, found)  # one run of this code: only that is shown
+    assert "| base | 50.0 (50.0 to 50.0) |  |" in said
+    assert "do not count" not in said
+    assert "| killed once | | no run has ended |" in said
 
 
 def test_an_arm_is_compared_over_the_seeds_that_both_have() -> None:
     one = page.compared(EXPERIMENT, results(base=(50.0, 60.0), killed=(52.0, None)), "killed", "rsum")
-    assert one is not None
-    assert one.difference == Difference(2.0, -math.inf, math.inf, 1)
+    assert one == Difference(2.0, math.inf, 1)
     assert page.compared(EXPERIMENT, results(base=(50.0, 60.0)), "killed", "rsum") is None
     assert page.compared(EXPERIMENT, results(base=(50.0, 60.0)), "base", "rsum") is None
 
@@ -61,7 +140,9 @@ def test_a_page_has_every_arm_its_values_and_what_did_not_end() -> None:
     assert "| of a set that is not here | | it is far away |" in found
     assert "| the same again | | no run has ended |" in found
     assert "- diverging-0: step 3: the loss is nan" in found
-    assert "6 of 10 runs have ended, 6 minutes of CPU on two cores; a run had 67 % of a core" in found
+    assert (
+        "6 of 10 runs have ended by version 1 of abc, 6 minutes of CPU on two cores; a run had 67 % of a core" in found
+    )
 
 
 def test_the_interval_of_students_own_example() -> None:
@@ -69,8 +150,9 @@ def test_the_interval_of_students_own_example() -> None:
     first = [0.7, -1.6, -0.2, -1.2, -0.1, 3.4, 3.7, 0.8, 0.0, 2.0]
     second = [1.9, 0.8, 1.1, 0.1, -0.1, 4.4, 5.5, 1.6, 4.6, 3.4]
     one = page.difference(first, second)
-    assert (one.mean, one.low, one.high) == pytest.approx((-1.58, -2.4598858, -0.7001142), abs=1e-6)
-    assert page.difference([3.0], [1.0]) == Difference(2.0, -math.inf, math.inf, 1)
+    low, high = one.mean - one.half(), one.mean + one.half()
+    assert (one.mean, low, high, one.p) == pytest.approx((-1.58, -2.4598858, -0.7001142, 0.0028329), abs=1e-6)
+    assert page.difference([3.0], [1.0]) == Difference(2.0, math.inf, 1)
 
 
 @pytest.mark.parametrize("name", [path.stem for path in DOCUMENTS.glob("*.json")])

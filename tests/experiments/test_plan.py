@@ -68,6 +68,20 @@ def test_a_digest_is_of_what_a_result_depends_on() -> None:
         assert not set(digests(**change)) & set(before)
 
 
+def test_a_digest_is_of_the_version_of_the_code_that_trains(monkeypatch: pytest.MonkeyPatch) -> None:
+    before = {job.digest for job in plan.jobs(EXPERIMENT)}
+    monkeypatch.setattr(plan, "NUMBERS_VERSION", plan.NUMBERS_VERSION + 1)
+    assert not before & {job.digest for job in plan.jobs(EXPERIMENT)}
+
+
+def test_an_arm_may_have_seeds_of_its_own() -> None:
+    arms = {**VALUES["arms"], "base": {"about": "base", "seeds": [0, 1, 2]}}
+    more = Experiment.model_validate({**VALUES, "arms": arms})
+    assert [job.seed for job in plan.jobs(more) if job.arm == "base"] == [0, 1, 2]
+    assert [job.seed for job in plan.jobs(more) if job.arm == "again"] == [0, 1]
+    assert (more.seeds_of("base"), more.seeds_of("base", "again")) == ([0, 1, 2], [0, 1])
+
+
 @pytest.mark.parametrize(
     ("changed", "said"),
     [
@@ -75,6 +89,7 @@ def test_a_digest_is_of_what_a_result_depends_on() -> None:
         ({"sections": [{"title": "t", "about": "", "arms": ["c"]}]}, "arms: c: no such arm"),
         ({"sections": [{"title": "t", "about": "", "arms": ["base"], "measures": ["x"]}]}, "measures: no words for x"),
         ({"seeds": [1]}, "seeds"),
+        ({"arms": {**VALUES["arms"], "again": {"about": "a", "paper": {"rsum": "same"}}}}, "margins: none for rsum"),
     ],
 )
 def test_a_mistake_is_one_line(changed: dict[str, Any], said: str) -> None:

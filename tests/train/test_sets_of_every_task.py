@@ -21,6 +21,13 @@ path = "{folder}/test"
 train = "{folder}/train"
 
 [[set]]
+task = "linear_probe"
+name = "tower"
+path = "{folder}/test"
+train = "{folder}/train"
+features = "before projection"
+
+[[set]]
 task = "vtab"
 name = "vtab"
 path = "{folder}/vtab"
@@ -129,11 +136,12 @@ def check_side_by_side(folder: Path, model: str, out: Path) -> None:
     assert cli.main(["eval", "--model", model, "--sets", str(folder / "sets.toml"), "--out", str(out)]) == 0
     of_run, of_other = measured(ours), measured(out)
     names = [
-        "linear_probe/colours", "vtab/vtab", "cxc/cxc", "multilingual/two", "word_similarity/words", "choices/sugar",
-        "choices/winoground", "composed/mine",
+        "linear_probe/colours", "linear_probe/tower", "vtab/vtab", "cxc/cxc", "multilingual/two",
+        "word_similarity/words", "choices/sugar", "choices/winoground", "composed/mine",
     ]  # fmt: skip
     assert [name for name in of_run if name != "retrieval/held"] == [*of_other] == names
     assert of_run["linear_probe/colours"]["top1"] == of_other["linear_probe/colours"]["top1"] == 100
+    assert of_run["linear_probe/tower"]["top1"] == of_other["linear_probe/tower"]["top1"] == 100
     assert (of_run["vtab/vtab"]["tasks"], of_run["vtab/vtab"]["of_tasks"]) == (1, 19)
     assert "mean_all" not in of_run["vtab/vtab"]
     assert of_other["cxc/cxc"]["sts"] == pytest.approx(of_run["cxc/cxc"]["sts"], abs=1e-6)
@@ -162,4 +170,4 @@ def test_a_tiny_open_clip_model_is_measured_beside_ours(folder: Path, tmp_path: 
     out = str(tmp_path / "out")
     model = f"open_clip:{tmp_path / 'open_clip'}"
     assert cli.main(["eval", "--model", model, "--sets", str(folder / "sets.toml"), "--out", out]) == 0
-    assert len(measured(Path(out))) == 8
+    assert len(measured(Path(out))) == 9

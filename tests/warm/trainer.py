@@ -9,7 +9,6 @@ _LATE = (
     "altalign.cli",
     "altalign.train.nlip.phases",
     "altalign.train.report.page",
-    "sklearn.mixture",
     "torch._dynamo",
     "torch.distributed.fsdp",
     "torch.distributed.run",

@@ -61,18 +61,23 @@ class Encoders:
             short_side_px=resize,
             device=str(ranks.device),
             sharing=sharing_of(ranks, crop),
+            image_features=self.image_features,
         )
 
     def encode_image(self, images: Tensor) -> Tensor:
         """Embeddings (n, d) of pixels (n, 3, h, w)."""
         return self._by_ranks(len(images), lambda part: self.model.encode_image(images[part].to(self.device)))
 
+    def image_features(self, images: Tensor) -> Tensor:
+        """What the image tower makes of pixels (n, 3, h, w), before any projection: (n, width)."""
+        return self._by_ranks(len(images), lambda part: self.model.image_tower(images[part].to(self.device)))
+
     def encode_text(self, captions: list[str]) -> Tensor:
         """Embeddings (n, d) of n captions."""
         return self._of_texts(captions, self.model.encode_text)
 
     def encode_word(self, words: list[str]) -> Tensor:
-        """What the text tower makes of n words, [CLS] before the projection (ALIGN section 8, table 12): (n, width)."""
+        """What the text tower makes of n words, [CLS] before the projection (ALIGN, appendix B): (n, width)."""
         return self._of_texts(words, self.model.text_tower)
 
     def pixels(self, images: Sequence[bytes]) -> Tensor:

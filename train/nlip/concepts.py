@@ -53,18 +53,23 @@ def retrieve(
     model: str,
     texts: Sequence[str],
     lists: Sequence[str],
+    tags: bool = False,
     texts_at_least: int,
     prompt: str,
     top: int,
 ) -> int:
     """Build the vocabulary, and write the concepts of every pair of finished runs; gives the exit code.
 
+    The vocabulary is of nouns in lists, or of those that a tagger finds where there is no list, or of both with `tags`.
+
     Raises UsageError: `out` is something else, or of other settings; no noun is left, or a run or the model cannot be
     opened.
     """
     if storage.kind(out) == "file" or {name for name in storage.entries(out) if not storage.is_partial(name)} - _OURS:
         raise UsageError(f"{out}: it is there already, and no folder of concepts; give a new one")
-    tagged = None if lists else tagger()
+    tagged = tagger() if tags or not lists else None
+    if tags and tagged is None:
+        raise UsageError(f"--tagger: spaCy with {TAGGER} is not installed; install both, or leave it out")
     if not lists and tagged is None:
         raise UsageError(f"no --words, and no tagger is installed (spaCy with {TAGGER}): give files of nouns")
     known = of_lists(chain.from_iterable(map(_lines, lists)), [], texts_at_least=0)
@@ -74,11 +79,12 @@ def retrieve(
     encoder = torch_models.opened(model)
     index = storage.join(storage.local_folder(out), "index")
     samples = Samples.open(index, runs)
-    counted = chain.from_iterable(map(_lines, texts) if texts else samples.captions())
-    if tagged is None:
-        nouns = of_lists(known, counted, texts_at_least=texts_at_least)
-    else:
-        nouns = of_tagger(tagged, counted, texts_at_least=texts_at_least)
+    nouns = vocabulary(
+        known,
+        tagged,
+        lambda: chain.from_iterable(map(_lines, texts) if texts else samples.captions()),
+        texts_at_least=texts_at_least,
+    )
     if not nouns:
         raise UsageError(
             f"no noun is in {texts_at_least} texts: no concept could be found; give other --words or --texts, or a "
@@ -148,6 +154,17 @@ def _lines(path: str) -> Iterator[str]:
     if not storage.exists(path):
         raise UsageError(f"{path}: no such file; give a text file, a text or noun a line")
     return iter(storage.read_bytes(path).decode("utf-8", "replace").splitlines())
+
+
+def vocabulary(
+    known: Sequence[str], tagged: Tagger | None, texts: Callable[[], Iterable[str]], *, texts_at_least: int
+) -> list[str]:
+    """The nouns of lists, and those that a tagger finds, where there is one, that stand in so many texts; sorted.
+
+    Texts are gone through once for lists, once for the tagger.
+    """
+    nouns = set(of_lists(known, texts(), texts_at_least=texts_at_least) if known else [])
+    return sorted(nouns.union(of_tagger(tagged, texts(), texts_at_least=texts_at_least) if tagged else []))
 
 
 def of_lists(lists: Iterable[str], texts: Iterable[str], *, texts_at_least: int) -> list[str]:

@@ -28,6 +28,7 @@ from altalign.train.exchange import encoders
 from altalign.train.exchange.encoders import Encoders, Trained
 from altalign.train.report import page
 from altalign.train.run.ranks import Ranks, joined
+from altalign.train.settings.nlip import OF_MIXTURE
 
 _BATCHES_OF_A_PART = 16  # that are measured before they are written: what a stop costs
 _ROWS = 1024  # of logits in memory at a time
@@ -36,10 +37,9 @@ _ROWS = 1024  # of logits in memory at a time
 def measure(run: str, *, step: int | None = None, batch: int = 0) -> int:
     """Measure a training run, write its `noise/losses.parquet`, and show both in its report; gives the exit code.
 
-    Raises UsageError: there is no such run, or scikit-learn is not installed; UnreadableError: no image can be decoded.
+    Raises UsageError: there is no such run; UnreadableError: no image can be decoded.
     """
     trained = encoders.trained(run, step=step)
-    noise_estimates.check_installed()
     with joined(trained.config.loop.device) as ranks:
         of_trained(trained, ranks, batch=batch)
     return 0
@@ -55,6 +55,7 @@ def of_trained(trained: Trained, ranks: Ranks, *, batch: int = 0) -> None:
         "step": trained.step,
         "keys": sha256(keys.tobytes()).hexdigest(),
         "batch": batch or config.loop.global_batch,
+        "mixture": config.noise.model_dump(include=OF_MIXTURE),
     }
     with torch.no_grad():
         if storage.read_json(mark_of(config)).get("asked") != basis or not storage.exists(place):
@@ -77,7 +78,7 @@ def of_trained(trained: Trained, ranks: Ranks, *, batch: int = 0) -> None:
                 if not is_known.any():
                     why = f"none of {len(keys):,} images can be decoded; look at the shards"
                     raise UnreadableError(f"{config.run.folder}: {why}")
-                mixture, eps = noise_estimates.fitted(values[is_known]), np.zeros(len(values), np.float32)
+                mixture, eps = noise_estimates.fitted(values[is_known], config.noise), np.zeros(len(values), np.float32)
                 eps[is_known] = mixture.noise(values[is_known])
                 noise_estimates.write(place, keys, values, eps)
                 storage.write_json(mark_of(config), {"asked": basis, "mixture": asdict(mixture)})

@@ -11,7 +11,6 @@ from altalign import storage, terminal
 from altalign.errors import UsageError
 from altalign.settings.common import merged
 from altalign.train import loop
-from altalign.train.data import noise_estimates
 from altalign.train.exchange import encoders
 from altalign.train.nlip import captions, noise
 from altalign.train.run import training_folder
@@ -33,8 +32,6 @@ def train(config: TrainConfig, *, until: str = "") -> int:
     if config.phases[0].does != "train":
         raise UsageError(f"[[phases]] {names[0]}: the first phase has nothing before it; give one that trains")
     of_phases = {phase.name: of_phase(config, phase.name) for phase in config.phases if phase.does == "train"}
-    if any(phase.does == "noise" for phase in config.phases):
-        noise_estimates.check_installed()
     with joined(config.loop.device) as ranks, loop.held(config, ranks):
         before = next(iter(of_phases.values()))
         for phase in config.phases:

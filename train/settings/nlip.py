@@ -7,10 +7,22 @@ from pydantic import Field
 from altalign.settings.common import Settings
 from altalign.train.settings.types import AtLeast0, Positive, Share
 
+OF_MIXTURE = {"one_group_by_bic", "means_apart_at_least", "clean_below_lower_mean"}  # of the settings below
+
 
 class NoiseSettings(Settings):
     """How noisy pairs are held for, and what the loss makes of it (NLIP, equations 7 to 11)."""
 
+    one_group_by_bic: bool = True
+    """`altalign nlip noise`: no pair is noisy where one Gaussian explains the losses as well, by the Bayesian
+    information criterion (ours).
+    """
+    means_apart_at_least: AtLeast0 = 0.5
+    """Nor where the means of both Gaussians are nearer than this many of the smaller deviation (ours). `0`: never."""
+    clean_below_lower_mean: bool = True
+    """eps is 0 below the lower mean, where the wider of both Gaussians may have the greater density (ours). `false`:
+    equation 8 as printed.
+    """
     estimates: str = ""
     """Estimates by `altalign nlip noise`: a losses.parquet, or `run:FOLDER`. Empty: none."""
     smoothing: Share = 0.0

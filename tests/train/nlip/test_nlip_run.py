@@ -107,6 +107,9 @@ def test_the_vocabulary_is_the_nouns_that_are_seen_often_enough() -> None:
     ]
     tagged = [["dog", "dog"], ["dog"], ["cat"]]
     assert concepts.of_tagger(lambda _: tagged, [], texts_at_least=2) == ["dog"]
+    both = concepts.vocabulary(lists, lambda _: [["kite"]] * 5 + [["sea"]] * 4, lambda: iter(texts), texts_at_least=5)
+    assert both == ["balloon", "dog", "hot air balloon", "kite"]
+    assert concepts.vocabulary([], lambda _: tagged, lambda: iter(texts), texts_at_least=2) == ["dog"]
 
 
 def test_concepts_of_a_run_are_written_by_key(tmp_path: Path) -> None:
@@ -133,6 +136,8 @@ def test_concepts_of_a_run_are_written_by_key(tmp_path: Path) -> None:
         concepts.retrieve([curated], str(tmp_path / "mine"), texts_at_least=5, **asked)
     with pytest.raises(UsageError, match="no noun is in 50 texts"):
         concepts.retrieve([curated], str(tmp_path / "two"), texts_at_least=50, **asked)
+    with pytest.raises(UsageError, match="--tagger: spaCy with en_core_web_sm is not installed"):
+        concepts.retrieve([curated], str(tmp_path / "three"), tags=True, texts_at_least=5, **asked)
     with pytest.raises(UsageError, match="no --words, and no tagger"):
         concepts.retrieve([curated], str(tmp_path / "three"), texts_at_least=5, **{**asked, "lists": []})
 
@@ -249,10 +254,23 @@ def test_prompts_reach_the_batches_of_workers_and_of_one_process_alike(tmp_path:
     assert all(len(row) == 12 for tokens, _ in found[0] for row in tokens)
 
 
-@pytest.mark.parametrize("name", ["nlip-demo", "nlip-yfcc26m-b16"])
+@pytest.mark.parametrize("name", ["nlip-demo", "nlip-yfcc26m-b16", "tune-align-fine-grained"])
 def test_the_phases_of_the_configs_are_settings(name: str) -> None:
     whole = TrainConfig.load(f"configs/{name}.toml")
     for phase in whole.phases:
         if phase.does == "train":
             of = phases.of_phase(whole, phase.name)
             assert of.run.folder.endswith(f"phases/{phase.name}")
+
+
+def test_the_config_of_the_paper_has_its_settings() -> None:
+    """Equation 8 as printed, no flip, and captions of 384 px (experimental settings)."""
+    whole = TrainConfig.load("configs/nlip-yfcc26m-b16.toml")
+    of = {phase.name: phases.of_phase(whole, phase.name) for phase in whole.phases if phase.does == "train"}
+    assert {name: settings.data.crop_px for name, settings in of.items()} == {
+        "warm-up": 224, "noise-aware": 224, "captioning": 384, "concept-enhanced": 224,
+    }  # fmt: skip
+    for settings in of.values():
+        assert not settings.data.flip
+        noise = settings.noise
+        assert (noise.one_group_by_bic, noise.means_apart_at_least, noise.clean_below_lower_mean) == (False, 0, False)
