@@ -19,7 +19,7 @@ from altalign.data.reasons import KEPT, PAPERS, REASONS, WORDS, DropReason, Stag
 from altalign.data.schema import RULES_VERSION, SIDE_CAR
 from altalign.data.scores import Score
 from altalign.filters.personal import KINDS
-from altalign.filters.reservations.said import NOTATIONS
+from altalign.filters.reservations import NOTATIONS
 from altalign.rules.reason_words import of_own, of_select
 from altalign.rules.rule import value_of
 from altalign.settings.curate import CurateConfig

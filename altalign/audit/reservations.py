@@ -17,9 +17,10 @@ import pyarrow.compute as pc
 from altalign import storage
 from altalign.audit import forms, rows
 from altalign.audit.run_folder import RunFolder
+from altalign.data.purposes import PURPOSES
 from altalign.data.reasons import Stage
 from altalign.filters import one_url
-from altalign.filters.reservations import NOTATIONS, PURPOSES, Said, opposed, product_token
+from altalign.filters.reservations import NOTATIONS, Said, opposed, product_token
 from altalign.machine import interrupts
 from altalign.pipelines import card
 

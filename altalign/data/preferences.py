@@ -13,6 +13,7 @@ from altalign.data.schema import PREFERENCES
 
 STATEMENTS_AT_MOST = 16  # of a page, or of an image, that are kept: those that were found first
 VALUE_AT_MOST = 500  # characters
+LOOKED_AT = 100  # at most, of one kind in one file: thousands are a mistake, or malice
 
 
 class Said(NamedTuple):
@@ -22,6 +23,15 @@ class Said(NamedTuple):
     value: str  # as it was written, at most `VALUE_AT_MOST` characters
     where: str  # image header, page header, page meta, robots.txt, tdmrep.json, image file
     when: str | None  # UTC, ISO 8601, in seconds; None: of a file in hand
+
+
+def short(value: str, words: Iterable[str] = ()) -> str:
+    """A value in one line. Of a list that is too long, the members that have one of the words alone."""
+    value = " ".join(value.encode("utf-8", "replace").decode().split())  # a server may send what is no text
+    if len(value) > VALUE_AT_MOST:
+        members = [member.strip() for member in value.split(",")]
+        value = ", ".join(member for member in members if any(word in member.lower() for word in words)) or value
+    return value[:VALUE_AT_MOST]
 
 
 def as_text(said: Iterable[Said]) -> str:

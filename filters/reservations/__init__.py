@@ -1,34 +1,30 @@
 """What rights holders say about the use of their works: readers of every notation, and what opposes a purpose. Pure."""
 
-from collections.abc import Iterable, Mapping, Sequence
+import re
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
-from altalign.data.preferences import Said
-from altalign.data.purposes import PURPOSES
+from altalign.data.preferences import Said, short
 from altalign.data.reasons import DropReason
 from altalign.filters.reservations import c2pa, containers, iptc, rsl, tags, tdmrep, usage
-from altalign.filters.reservations.robots_txt import Robots
-from altalign.filters.reservations.said import NOTATIONS, short
-from altalign.filters.reservations.tdmrep import Reservations
 from altalign.settings.curate import FetchSettings
 
-__all__ = [
-    "HEADERS",
-    "NOTATIONS",
-    "PURPOSES",
-    "Listener",
-    "Reservations",
-    "Robots",
-    "Said",
-    "of_headers",
-    "of_image",
-    "of_metas",
-    "opposed",
-    "product_token",
-    "reason",
-]
-
 HEADERS = ("x-robots-tag", *usage.YES_NO, *tdmrep.NAMES, "link")
+# Whether statements of a notation oppose a purpose, for the product token of a robot; in the order in which they are
+# reported. docs/reference/reservations.md has the document of each.
+_OPPOSE: Mapping[str, Callable[[Sequence[Said], str, str], bool]] = {
+    "x-robots-tag": tags.oppose,
+    "meta-robots": tags.oppose,
+    "content-usage": usage.oppose,
+    "content-signal": usage.oppose,
+    "tdmrep": tdmrep.oppose,
+    "rsl": lambda *_: True,  # terms that nobody has read
+    "iptc": iptc.oppose,
+    "c2pa": c2pa.oppose,
+    "robots.txt": lambda *_: True,  # a ban
+}
+NOTATIONS = tuple(_OPPOSE)
 
 
 def of_headers(headers: Mapping[str, Sequence[str]], token: str, where: str, when: str | None) -> list[Said]:
@@ -53,12 +49,9 @@ def of_headers(headers: Mapping[str, Sequence[str]], token: str, where: str, whe
 
 def of_metas(metas: Iterable[tuple[str, str]], token: str, when: str | None) -> list[Said]:
     """What the `<meta>` elements of a page say, given as pairs of name and content, to a product token."""
-    found = list[tuple[str, str]]()
-    for name, content in ((name.strip().lower(), content) for name, content in metas):
-        if name in ("robots", token):
-            found.append(("meta-robots", short(content, tags.WORDS)))
-        elif name in tdmrep.NAMES:
-            found.append(("tdmrep", short(f"{name}: {content}")))
+    named = [(name.strip().lower(), content) for name, content in metas]
+    found = [("meta-robots", short(content, tags.WORDS)) for name, content in named if name in ("robots", token)]
+    found += [("tdmrep", short(f"{name}: {content}")) for name, content in named if name in tdmrep.NAMES]
     return _said(found, "page meta", when)
 
 
@@ -78,24 +71,10 @@ def opposed(said: Iterable[Said], purpose: str, token: str) -> tuple[str, ...]:
     """The notations that oppose a purpose, in the order of `NOTATIONS`; none opposes `keep all`."""
     if purpose == "keep all":
         return ()
-    said = list(said)
-    found = {each.notation for each in said if _opposes(each, purpose, token)}
-    if purpose != "search" and tdmrep.opposes(each for each in said if each.notation == "tdmrep"):
-        found.add("tdmrep")
-    return tuple(notation for notation in NOTATIONS if notation in found)
-
-
-def _opposes(said: Said, purpose: str, token: str) -> bool:
-    """Whether one statement opposes a purpose by itself."""
-    if said.notation in ("x-robots-tag", "meta-robots"):
-        return tags.opposes(said.value, purpose, token)
-    if said.notation in usage.YES_NO:
-        return usage.opposes(said.notation, said.value, purpose)
-    if said.notation == "iptc":
-        return iptc.opposes(said.value, purpose)
-    if said.notation == "c2pa":
-        return c2pa.opposes(said.value, purpose)
-    return said.notation in ("rsl", "robots.txt")  # terms that nobody has read, and a ban
+    found = defaultdict[str, list[Said]](list)
+    for each in said:
+        found[each.notation].append(each)
+    return tuple(name for name, oppose in _OPPOSE.items() if name in found and oppose(found[name], purpose, token))
 
 
 class Listener(NamedTuple):
@@ -116,17 +95,7 @@ class Listener(NamedTuple):
 
 def reason(notation: str) -> DropReason:
     """The drop reason of a notation."""
-    return {
-        "x-robots-tag": DropReason.OPT_OUT_X_ROBOTS_TAG,
-        "meta-robots": DropReason.OPT_OUT_META_ROBOTS,
-        "content-usage": DropReason.OPT_OUT_CONTENT_USAGE,
-        "content-signal": DropReason.OPT_OUT_CONTENT_SIGNAL,
-        "tdmrep": DropReason.OPT_OUT_TDMREP,
-        "rsl": DropReason.OPT_OUT_RSL,
-        "iptc": DropReason.OPT_OUT_IPTC,
-        "c2pa": DropReason.OPT_OUT_C2PA,
-        "robots.txt": DropReason.OPT_OUT_ROBOTS_TXT,
-    }[notation]
+    return DropReason("opt_out_" + re.sub(r"\W", "_", notation))
 
 
 def product_token(user_agent: str) -> str:

@@ -5,11 +5,12 @@ Signatures are not verified, for a no counts whoever wrote it, and manifests tha
 
 import json
 import re
+from collections.abc import Sequence
 from itertools import islice
 from typing import Any
 
+from altalign.data.preferences import LOOKED_AT, Said
 from altalign.filters.reservations import containers
-from altalign.filters.reservations.said import AT_MOST
 
 _LABEL = re.compile(rb"((?:cawg|c2pa)\.training-mining(?:__\d+)?)\x00")
 _BEFORE_LABEL = 25  # bytes of a description box: its length and name, an identifier, toggles
@@ -29,20 +30,20 @@ def of_image(data: bytes) -> list[str]:
     if b"jumb" not in data:
         return []
     manifests = containers.boxes_of_jpeg(data) if containers.is_jpeg(data) else data
-    return [_uses(manifests, match) for match in islice(_LABEL.finditer(manifests), AT_MOST)]
+    return [_uses(manifests, match) for match in islice(_LABEL.finditer(manifests), LOOKED_AT)]
 
 
-def opposes(value: str, purpose: str) -> bool:
-    """Whether an assertion opposes a purpose. `constrained` is no permission without more information (CAWG)."""
-    if purpose == "search":
-        return False
+def oppose(said: Sequence[Said], purpose: str, _token: str) -> bool:
+    """Whether assertions oppose a purpose. `constrained` is no permission without more information (CAWG)."""
+    return not all(_allows(each.value, _TRAINING.get(purpose, ())) for each in said)
+
+
+def _allows(value: str, uses: Sequence[str]) -> bool:
     if value.endswith(UNREADABLE):
-        return True
-    uses = dict[str, bool]()
-    for entry in value.split(", "):
-        name, _, use = entry.partition("=")
-        uses[name.rpartition(".")[2]] = use == "allowed"
-    return not all(uses.get(name, uses.get("data_mining", True)) for name in _TRAINING[purpose])
+        return not uses
+    entries = (entry.partition("=") for entry in value.split(", "))
+    allowed = {name.rpartition(".")[2]: use == "allowed" for name, _, use in entries}
+    return all(allowed.get(name, allowed.get("data_mining", True)) for name in uses)
 
 
 def _uses(manifests: bytes, label: re.Match[bytes]) -> str:

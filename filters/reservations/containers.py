@@ -1,8 +1,11 @@
 """The parts of image files that may have marks: a search through the picture too would cost ten times as much."""
 
 from collections.abc import Iterator
+from itertools import islice
 
-_SCAN, _APP11, _FILL = 0xDA, 0xEB, 0xFF
+from altalign.filters import readable
+
+_SCAN, _APP11 = b"\xff\xda", 0xEB
 _PICTURES = frozenset({b"IDAT", b"fdAT", b"VP8 ", b"VP8L", b"ALPH", b"ANMF"})
 PARTS_AT_MOST = 10_000  # that are followed
 
@@ -10,8 +13,8 @@ PARTS_AT_MOST = 10_000  # that are followed
 def without_picture(data: bytes) -> bytes:
     """A JPEG up to its scan, and the chunks of a PNG or WebP but those of the picture; any other file is whole."""
     if is_jpeg(data):
-        ends = (begin for marker, begin, _ in _segments(data) if marker == _SCAN)
-        return data[: next(ends, len(data))]
+        *_, end = (2, *(end for _, _, end in _segments(data)))
+        return data[:end] if data.startswith(_SCAN, end) else data
     if data.startswith(b"\x89PNG\r\n\x1a\n") or (data.startswith(b"RIFF") and data[8:12] == b"WEBP"):
         return b"".join(data[begin:end] for name, begin, end in _chunks(data) if name not in _PICTURES)
     return data
@@ -26,27 +29,14 @@ def boxes_of_jpeg(data: bytes) -> bytes:
     """The boxes of a JPEG, which are cut into segments APP11 (ISO 19566-5, annex D)."""
     parts = list[bytes]()
     for marker, begin, end in _segments(data):
-        if marker == _APP11 and data[begin : begin + 2] == b"JP":
-            is_first = int.from_bytes(data[begin + 4 : begin + 8]) == 1
-            parts.append(data[begin + (8 if is_first else 16) : end])  # the header of the box is in each
+        if marker == _APP11 and data.startswith(b"JP", begin + 4):
+            is_first = int.from_bytes(data[begin + 8 : begin + 12]) == 1
+            parts.append(data[begin + (12 if is_first else 20) : end])  # the header of the box is in each
     return b"".join(parts)
 
 
 def _segments(data: bytes) -> Iterator[tuple[int, int, int]]:
-    """Marker, begin and end of what each segment holds, up to the first scan."""
-    at = 2
-    for _ in range(PARTS_AT_MOST):
-        if data[at : at + 1] != b"\xff" or at + 4 > len(data):
-            return
-        marker = data[at + 1]
-        if marker == _FILL:
-            at += 1
-            continue
-        end = at + 2 + max(int.from_bytes(data[at + 2 : at + 4]), 2)
-        yield marker, at + 4, end
-        if marker == _SCAN:
-            return
-        at = end
+    return islice(readable.segments(data), PARTS_AT_MOST)
 
 
 def _chunks(data: bytes) -> Iterator[tuple[bytes, int, int]]:

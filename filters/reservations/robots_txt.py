@@ -6,11 +6,10 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, NamedTuple
 from urllib.parse import quote_from_bytes
 
-from altalign.data.preferences import VALUE_AT_MOST, Said
+from altalign.data.preferences import VALUE_AT_MOST, Said, short
 from altalign.data.purposes import PURPOSES
 from altalign.filters.reservations import usage
 from altalign.filters.reservations.paths import Pattern, path_of
-from altalign.filters.reservations.said import short
 
 if TYPE_CHECKING:
     from protego import Protego

@@ -1,6 +1,9 @@
 """`x-robots-tag` and `meta-robots`: directives as Google documents them, with DeviantArt's `noai` and `noimageai`."""
 
 import re
+from collections.abc import Sequence
+
+from altalign.data.preferences import Said
 
 _NO_AI = frozenset({"noai", "noimageai"})
 _NO_INDEX = frozenset({"noindex", "noimageindex", "none"})  # `none` is noindex and nofollow
@@ -12,9 +15,9 @@ _VALUED = frozenset({"unavailable_after", "max-snippet", "max-image-preview", "m
 _ROBOT = re.compile(r"[a-z_][\w.-]*|\*")
 
 
-def opposes(value: str, purpose: str, token: str) -> bool:
-    """Whether a tag opposes a purpose, for a product token in lower case."""
-    return bool(directives(value, token) & _OPPOSING[purpose])
+def oppose(said: Sequence[Said], purpose: str, token: str) -> bool:
+    """Whether tags oppose a purpose, for a product token in lower case."""
+    return any(directives(each.value, token) & _OPPOSING[purpose] for each in said)
 
 
 def directives(value: str, token: str) -> set[str]:

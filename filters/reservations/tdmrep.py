@@ -1,19 +1,18 @@
 """`tdmrep`: the TDM Reservation Protocol, W3C Community Group Final Report of 10 May 2024."""
 
 import json
-from collections.abc import Iterable
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from altalign.data.preferences import Said
+from altalign.data.preferences import Said, short
 from altalign.filters.reservations.paths import Pattern, path_of
-from altalign.filters.reservations.said import short
 
 RESERVATION, POLICY = "tdm-reservation", "tdm-policy"
 NAMES = (RESERVATION, POLICY)  # of headers, of `<meta>`, and of keys in the file
 PATH = "/.well-known/tdmrep.json"
-# Section 5: each supersedes those before it. What a page says is of the page, and is asked besides.
-_OF_IMAGE, _OF_PAGE = ("tdmrep.json", "image header"), ("page header", "page meta")
+# Section 5: each supersedes those behind it. What a page says is of the page, and is asked besides.
+_PLACES = ("image header", "tdmrep.json"), ("page meta", "page header")
 
 
 @dataclass(frozen=True)
@@ -32,10 +31,8 @@ class Reservations:
         rules = list[tuple[Pattern, tuple[str, ...]]]()
         for item in items if isinstance(items, list) else [items]:
             if isinstance(item, dict) and isinstance(location := item.get("location"), str):
-                values = {name: item[name] for name in NAMES if isinstance(item.get(name), (str, int))}
-                texts = (
-                    f"{name}: {int(value) if isinstance(value, bool) else value}" for name, value in values.items()
-                )
+                values = [(name, item[name]) for name in NAMES if isinstance(item.get(name), (str, int))]
+                texts = (f"{name}: {int(value) if isinstance(value, bool) else value}" for name, value in values)
                 pattern = location if location.startswith(("/", "*")) else f"/{location}"
                 rules.append((Pattern.of(pattern), tuple(map(short, texts))))
         return cls(tuple(rules))
@@ -47,14 +44,12 @@ class Reservations:
         return [Said("tdmrep", text, "tdmrep.json", when) for text in texts]
 
 
-def opposes(said: Iterable[Said]) -> bool:
+def oppose(said: Sequence[Said], purpose: str, _token: str) -> bool:
     """Whether rights in mining are reserved: in the last place that says so or not of the image, or of its page."""
     reserved = dict[str, bool]()
     for _, value, where, _ in said:
         name, _, numbers = value.partition(":")
         if name == RESERVATION and (digits := {number.strip() for number in numbers.split(",")} & {"0", "1"}):
             reserved[where] = reserved.get(where, False) or "1" in digits
-    return any(
-        next((reserved[where] for where in reversed(places) if where in reserved), False)
-        for places in (_OF_IMAGE, _OF_PAGE)
-    )
+    last = (next((reserved[where] for where in places if where in reserved), False) for places in _PLACES)
+    return purpose != "search" and any(last)

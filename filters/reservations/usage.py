@@ -4,30 +4,30 @@ Values are dictionaries of structured fields (RFC 9651), such as `train-ai=n, se
 says nothing, and of several with the same key the last counts.
 """
 
-import re
+from collections.abc import Sequence
+
+from altalign.data.preferences import Said
 
 YES_NO = {"content-usage": ("y", "n"), "content-signal": ("yes", "no")}
 WORDS = ("train-ai", "train-genai", "bots", "ai-use", "search", "ai-train", "ai-input")
-_LINE = re.compile(r"(?:(?P<path>/\S*)\s+)?(?P<values>.*)")
 
 
-def opposes(notation: str, value: str, purpose: str) -> bool:
-    """Whether a statement opposes a purpose: a header, or lines of robots.txt.
+def oppose(said: Sequence[Said], purpose: str, _token: str) -> bool:
+    """Whether statements oppose a purpose: headers, or lines of robots.txt."""
+    return any(_opposes(each, purpose) for each in said)
 
-    Of lines, that with the longest path decides that says something of the purpose; of the same path, the no.
-    """
-    found = list[tuple[int, bool]]()
-    for line in value.split("\n"):
-        path, values = parted(line)
-        if (is_allowed := says(notation, values, purpose)) is not None:
-            found.append((len(path), not is_allowed))
-    return max(found, default=(0, False))[1]
+
+def _opposes(said: Said, purpose: str) -> bool:
+    """Of lines, that with the longest path decides that says something of the purpose; of the same path, the no."""
+    lines = map(parted, said.value.split("\n"))
+    found = [(len(path), says(said.notation, values, purpose)) for path, values in lines]
+    return max(((length, not allows) for length, allows in found if allows is not None), default=(0, False))[1]
 
 
 def parted(line: str) -> tuple[str, str]:
     """The path and the dictionary of a line of robots.txt; a header has no path."""
-    match = _LINE.fullmatch(line)
-    return (match["path"] or "/", match["values"]) if match else ("/", "")
+    parts = line.split(maxsplit=1)
+    return (parts[0], parts[1]) if line.startswith("/") and len(parts) > 1 else ("/", line)
 
 
 def says(notation: str, values: str, purpose: str) -> bool | None:

@@ -18,8 +18,9 @@ from altalign import storage
 from altalign.data.preferences import STATEMENTS_AT_MOST, from_text
 from altalign.data.reasons import REASONS, DropReason, Stage
 from altalign.filters import identity
-from altalign.filters.reservations import Listener, Reservations, Robots, Said, of_image
-from altalign.filters.reservations.robots_txt import BYTES_AT_MOST
+from altalign.filters.reservations import Listener, Said, of_image
+from altalign.filters.reservations.robots_txt import BYTES_AT_MOST, Robots
+from altalign.filters.reservations.tdmrep import Reservations
 from altalign.machine import interrupts
 from altalign.pipelines import read
 from altalign.pipelines.images.judging import BY_PURPOSE, Outcome

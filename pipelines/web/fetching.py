@@ -8,8 +8,9 @@ from dataclasses import replace
 
 from altalign.data.reasons import DropReason
 from altalign.filters.blocked import BlockList
-from altalign.filters.reservations import Listener, Reservations, Robots, tdmrep
-from altalign.filters.reservations.robots_txt import BYTES_AT_MOST
+from altalign.filters.reservations import Listener, tdmrep
+from altalign.filters.reservations.robots_txt import BYTES_AT_MOST, Robots
+from altalign.filters.reservations.tdmrep import Reservations
 from altalign.pipelines.run.domains import Domains
 from altalign.pipelines.web import robots
 from altalign.pipelines.web.addresses import Addresses

@@ -4,7 +4,9 @@ from collections import OrderedDict
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from altalign.filters.reservations import Listener, Reservations, Robots, Said, opposed, reason
+from altalign.filters.reservations import Listener, Said, opposed, reason
+from altalign.filters.reservations.robots_txt import Robots
+from altalign.filters.reservations.tdmrep import Reservations
 from altalign.pipelines.web.calls import Trouble
 
 REDIRECTS_AT_MOST = 5  # RFC 9309, section 2.3.1.2

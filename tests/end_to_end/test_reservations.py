@@ -21,8 +21,9 @@ from warcio.statusandheaders import StatusAndHeaders
 from warcio.warcwriter import WARCWriter
 
 from altalign.cli import main
+from altalign.data.purposes import PURPOSES
 from altalign.data.reasons import OPT_OUTS
-from altalign.filters.reservations import PURPOSES, Said, opposed, reason
+from altalign.filters.reservations import Said, opposed, reason
 from altalign.settings.curate import FetchSettings
 from tests.support.marks import image_of
 from tests.web_server.running import WebServer

@@ -13,8 +13,9 @@ import pytest
 
 from altalign import storage
 from altalign.cli import main
+from altalign.data.purposes import PURPOSES
 from altalign.data.schema import SCHEMA_VERSION
-from altalign.filters.reservations import NOTATIONS, PURPOSES, reason
+from altalign.filters.reservations import NOTATIONS, reason
 from tests.end_to_end.test_reservations import CASES, archive, curated, expected, page_of, sites, write_archive
 from tests.support.finished_runs import copied, rows_of
 

@@ -8,8 +8,11 @@ from typing import Any, get_args, get_type_hints
 
 import pytest
 
+from altalign.data.purposes import PURPOSES
 from altalign.filters import reservations
-from altalign.filters.reservations import NOTATIONS, PURPOSES, Said, opposed
+from altalign.filters.reservations import NOTATIONS, Said, opposed
+from altalign.filters.reservations.robots_txt import Robots
+from altalign.filters.reservations.tdmrep import Reservations
 from altalign.settings.curate import FetchSettings
 from tests.support.marks import image_of
 
@@ -31,8 +34,8 @@ def said_of(case: dict[str, Any], kind: str = "png") -> list[Said]:
     said = reservations.of_headers(headers_of(case.get("header", [])), TOKEN, "image header", WHEN)
     said += reservations.of_headers(headers_of(case.get("page_header", [])), TOKEN, "page header", WHEN)
     said += reservations.of_metas(META.findall("".join(case.get("meta", []))), TOKEN, WHEN)
-    said += reservations.Robots.parse(case.get("robots", "").encode(), TOKEN).archived(url, WHEN)
-    said += reservations.Reservations.parse(case.get("tdmrep", "").encode()).said(url, WHEN)
+    said += Robots.parse(case.get("robots", "").encode(), TOKEN).archived(url, WHEN)
+    said += Reservations.parse(case.get("tdmrep", "").encode()).said(url, WHEN)
     return said + reservations.of_image(image_of(case, kind))
 
 

@@ -8,18 +8,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from protego import Protego
 
-from altalign.filters.reservations import (
-    NOTATIONS,
-    PURPOSES,
-    Reservations,
-    Robots,
-    Said,
-    of_headers,
-    of_image,
-    of_metas,
-    opposed,
-)
+from altalign.data.purposes import PURPOSES
+from altalign.filters.reservations import NOTATIONS, Said, of_headers, of_image, of_metas, opposed
 from altalign.filters.reservations.paths import Pattern, path_of
+from altalign.filters.reservations.robots_txt import Robots
+from altalign.filters.reservations.tdmrep import Reservations
 from tests.support.marks import box, manifest_store, packet, superbox, with_manifests
 from tests.support.pictures import FORMATS, chunk, encoded, picture
 

@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from altalign.filters.reservations import Robots, of_headers, opposed, product_token, usage
-from altalign.filters.reservations.robots_txt import BYTES_AT_MOST, DELAY_S_AT_MOST
+from altalign.filters.reservations import of_headers, opposed, product_token, usage
+from altalign.filters.reservations.robots_txt import BYTES_AT_MOST, DELAY_S_AT_MOST, Robots
 
 US = "altalign"
 
