@@ -56,7 +56,7 @@ def found(captions: pa.StringArray, kinds: Iterable[str], countries: Sequence[st
             rows = rows[has_sign.to_numpy(zero_copy_only=False)]
         masks[kind] = np.zeros(len(captions), bool)
         if len(rows):
-            masks[kind][rows] = [*map(_TESTS[kind](countries), begun.take(rows).to_pylist())]
+            masks[kind][rows] = [*map(_TESTS[kind](tuple(countries)), begun.take(rows).to_pylist())]
     return masks
 
 
@@ -83,24 +83,20 @@ def _phone_test(countries: Sequence[str]) -> Callable[[str], bool]:
     return test
 
 
-def _address_test(_countries: Sequence[str]) -> Callable[[str], bool]:
-    parse = _parser_of_addresses()
-    return lambda text: any(
-        address.street_number and address.postal_code
-        for country in _COUNTRIES_OF_ADDRESSES
-        for address in parse(text, country=country)
-    )
-
-
 @cache
-def _parser_of_addresses() -> Callable[..., Any]:
+def _address_test(_countries: Sequence[str]) -> Callable[[str], bool]:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of Python, about its escapes, where nobody has compiled it yet
         import pyap  # a fifth of a second, with its expressions
 
         for country in _COUNTRIES_OF_ADDRESSES:
             pyap.parse("", country=country)
-    return pyap.parse
+
+    def test(text: str) -> bool:
+        of_all = (address for country in _COUNTRIES_OF_ADDRESSES for address in pyap.parse(text, country=country))
+        return any(address.street_number and address.postal_code for address in of_all)
+
+    return test
 
 
 _TESTS = {"email": _email_test, "phone": _phone_test, "address": _address_test}

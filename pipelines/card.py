@@ -96,6 +96,12 @@ class CardFacts(NamedTuple):
         sources = list(dict.fromkeys(each.source for each in self.config.input))
         return self.config.card.name or f"Image-text pairs from {', '.join(map(shown, sources))}"
 
+    @property
+    def purpose(self) -> str:
+        """The purposes whose opposition was respected, by the curation or selections; `keep all` where none was."""
+        made = lineage.from_facts(self.digest, self.lineage)
+        return ", ".join(sorted(made.respected(self.config.fetch.purpose))) or "keep all"
+
 
 def kinds_of_sources(config: CurateConfig) -> dict[str, list[str]]:
     """The kinds of input of each source, in words."""
@@ -153,7 +159,7 @@ def reservations_in_words(facts: CardFacts) -> str:
     places, notations = ", ".join(looked_for(facts.config)), ", ".join(notations_looked_for(facts.config))
     return (
         f"What rights holders say ({notations}) was looked for in {places}. Pairs left out for it: {left_out:,} "
-        f"(purpose of the curation: {facts.config.fetch.purpose}). The column preferences has what was said of the "
+        f"(purpose: {facts.purpose}). The column preferences has what was said of the "
         "others, where and when: empty where nothing was found, null where nobody looked."
     )
 
@@ -207,7 +213,7 @@ def readme(facts: CardFacts) -> str:
 
     config, counts = facts.config, facts.counts
     stages = counts.stages_of_run()
-    honoured = {"reservations": config.fetch.purpose != "keep all", "robots.txt": config.fetch.honour_robots}
+    honoured = {"reservations": facts.purpose != "keep all", "robots.txt": config.fetch.honour_robots}
     last = {source: n for stage, source, reason, n in counts.to_json() if (stage, reason) == (stages[-1].value, KEPT)}
     personal = facts.summary.get("personal_data")
     filters = {"text": _as_text, "quoted": partial(json.dumps, ensure_ascii=False), "number": "{:,}".format}
@@ -339,7 +345,7 @@ def croissant(facts: CardFacts) -> Json:
 
 def _of_rights(facts: CardFacts) -> Iterator[Json]:
     """What is known of the use that rights holders want; altalign has no permission to give, so there is no offer."""
-    head = {"@type": "DefinedTerm", "termCode": facts.config.fetch.purpose, "name": "Purpose of the curation"}
+    head = {"@type": "DefinedTerm", "termCode": facts.purpose, "name": "Purpose"}
     yield {**head, "description": f"{reservations_in_words(facts)} Nothing said is no permission."}
     for reason, pairs in _opt_outs(facts.counts).items():
         what = {"name": "Reservation that was respected", "description": f"{pairs:,} pairs were left out for it."}

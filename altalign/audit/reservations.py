@@ -10,9 +10,7 @@ from collections.abc import Sequence
 from functools import lru_cache
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from altalign import storage
 from altalign.audit import forms, rows
@@ -26,6 +24,7 @@ from altalign.pipelines import card
 
 _LOOKED_AT = (Stage.FETCH, Stage.IMAGE, Stage.DECONTAMINATE, Stage.SELECT)
 _COLUMNS = ("preferences", "image_url")
+_FOLDERS = {"shards": _COLUMNS} | {storage.join("dropped", stage): (*_COLUMNS, "reason") for stage in _LOOKED_AT}
 _OUTCOMES = ("nobody_looked", "nothing_found", "something_said")
 _SECTIONS = {
     "looked_for": "1. What was looked for",
@@ -46,15 +45,10 @@ def write(run: RunFolder, folder: str) -> list[str]:
 def gathered(run: RunFolder) -> dict[str, Any]:
     """What was said in a run, by the sections of the form."""
     counted, config, fetch = _Counted(run), run.config, run.facts["stages"].get("fetch", {})
-    for name in storage.names(run.path("shards"), ".parquet"):
-        for group in rows.row_groups(run.path("shards", name), _COLUMNS):
-            counted.add("kept", group)
-    for folder in (run.path("dropped", stage.value) for stage in _LOOKED_AT):
-        for name in storage.names(folder, ".parquet"):
-            for group in rows.row_groups(storage.join(folder, name), (*_COLUMNS, "reason")):
-                is_opt_out = pc.starts_with(group["reason"], "opt_out")
-                counted.add("opted_out", group.filter(is_opt_out))
-                counted.add("dropped", group.filter(pc.invert(is_opt_out)))
+    for folder, columns in _FOLDERS.items():
+        for name in storage.names(run.path(folder), ".parquet"):
+            for group in rows.row_groups(run.path(folder, name), columns):
+                counted.add(group)
     looked_for: dict[str, Any] = {
         "places": card.looked_for(config),
         "notations": list(card.notations_looked_for(config)),
@@ -73,25 +67,21 @@ class _Counted:
         self._opposed = lru_cache(maxsize=1 << 16)(
             lambda said: {purpose: opposed(said, purpose, token) for purpose in PURPOSES}
         )
-        places = {place: Counter[str]() for place in ("kept", "opted_out", "dropped")}
-        self._pairs, self._purposes = places, {place: Counter[str]() for place in places}
+        self._places = {place: Counter[str]() for place in ("kept", "opted_out", "dropped")}
         self._notations = defaultdict[tuple[str, str], Counter[str]](Counter)
         self._months, self._domains = Counter[tuple[str, str]](), defaultdict[str, Counter[str]](Counter)
 
-    def add(self, place: str, batch: pa.Table) -> None:
-        """Count the rows of a batch, all of which are `kept`, `opted_out`, or `dropped` for another reason."""
+    def add(self, batch: pa.Table) -> None:
+        """Count the rows of a batch; those without a reason were kept."""
         interrupts.check()
-        said: Any = batch["preferences"].combine_chunks()
-        of_rows: Any = pc.list_value_length(said)
-        lengths = of_rows.fill_null(-1).to_numpy()
-        domains = [*map(one_url.domain_of, batch["image_url"].to_pylist())]
-        for domain, count in Counter(domains).items():
-            self._domains[domain]["pairs"] += count
-        numbers = np.flatnonzero(lengths > 0)
-        counts = int((lengths < 0).sum()), int((lengths == 0).sum()), len(numbers)
-        self._pairs[place].update(dict(zip(_OUTCOMES, counts, strict=True)))
-        for number, statements in zip(numbers.tolist(), said.take(numbers).to_pylist(), strict=True):
-            self._count(self._purposes[place], self._domains[domains[number]], [Said(**each) for each in statements])
+        for row in batch.to_pylist():
+            said, reason = row["preferences"], row.get("reason")
+            dropped = reason and ("opted_out" if reason.startswith("opt_out") else "dropped")
+            place, domain = self._places[dropped or "kept"], self._domains[one_url.domain_of(row["image_url"])]
+            place["nobody_looked" if said is None else "something_said" if said else "nothing_found"] += 1
+            domain["pairs"] += 1
+            if said:
+                self._count(place, domain, [Said(**each) for each in said])
 
     def _count(self, place: Counter[str], domain: Counter[str], said: Sequence[Said]) -> None:
         by_purpose = self._opposed(tuple(each._replace(when=None) for each in said))
@@ -109,12 +99,12 @@ class _Counted:
         def against(of: Counter[str]) -> dict[str, int]:
             return {f"against_{purpose}": of[purpose] for purpose in PURPOSES if purpose != "keep all"}
 
-        kept, opted_out = self._purposes["kept"], self._purposes["opted_out"]
+        kept, opted_out = self._places["kept"], self._places["opted_out"]
         notations = sorted(self._notations.items(), key=lambda each: (NOTATIONS.index(each[0][0]), each[0]))
         names = ("with_a_statement", "pairs")
         domains = sorted(self._domains.items(), key=lambda each: (*(-each[1][name] for name in names), each[0]))
         return {
-            "pairs": {place: {each: of[each] for each in _OUTCOMES} for place, of in self._pairs.items()},
+            "pairs": {place: {each: of[each] for each in _OUTCOMES} for place, of in self._places.items()},
             "by_purpose": [
                 {"purpose": purpose, "kept_that_it_would_drop": kept[purpose]}
                 | {"opted_out_that_it_would_not_drop": opted_out["any"] - opted_out[purpose]}

@@ -14,7 +14,6 @@ from altalign.audit import forms, rows
 from altalign.audit.run_folder import RunFolder
 from altalign.data import lineage
 from altalign.data.counts import Counts
-from altalign.data.lineage import Made
 from altalign.data.reasons import DropReason, Stage
 from altalign.filters import image, one_url
 from altalign.filters.personal import KINDS
@@ -102,7 +101,7 @@ def gathered(run: RunFolder, form: str) -> dict[str, Any]:
             "reservations_looked_for": card.looked_for(config),
             "notations_of_reservations": list(card.notations_looked_for(config)),
             "purposes_whose_opposition_was_respected": sorted(
-                _respected(lineage.of_run(run.folder), config.fetch.purpose)
+                lineage.of_run(run.folder).respected(config.fetch.purpose)
             ),
             **({"honours_robots_txt": config.fetch.honour_robots} if is_scraped else {}),
             "pairs_left_out_for_opt_outs": said | dropped(Stage.SELECT, "opt_out_"),
@@ -179,13 +178,6 @@ def _california(facts: dict[str, Any]) -> dict[str, Any]:
         "first_used": None,
         "synthetic_data": None,
     }
-
-
-def _respected(made: Made, purpose: str) -> set[str]:
-    """The purposes that all of a run respects: that of a curation, and those of selections; of several runs, of all."""
-    of_parents = [_respected(each, purpose) for each in made.parents]
-    found = set.intersection(*of_parents) if of_parents else {purpose} - {"keep all"}
-    return found | {str(made.settings["respect"])} if made.settings.get("respect") else found
 
 
 def _domains(run: RunFolder) -> list[tuple[str, int]]:

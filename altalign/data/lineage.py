@@ -27,6 +27,12 @@ class Made:
         facts: dict[str, object] = {"number": self.number, "operation": self.operation, "settings": dict(self.settings)}
         return facts | {"of": [each.to_json() for each in self.parents]}
 
+    def respected(self, purpose: str) -> set[str]:
+        """The purposes that all of it respects: its curation's, and those of selections; of several runs, those of all."""
+        of_parents = [each.respected(purpose) for each in self.parents]
+        found = set.intersection(*of_parents) if of_parents else {purpose} - {"keep all"}
+        return found | {str(self.settings["respect"])} if self.settings.get("respect") else found
+
 
 def of_run(folder: str) -> Made:
     """The lineage of a finished run; UsageError where it is not finished, or no run."""

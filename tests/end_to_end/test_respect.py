@@ -56,6 +56,9 @@ def test_a_selection_leaves_out_what_a_curation_for_that_purpose_would(
     assert {row["key"] for row in rows_of(tmp_path / "some")} == {row["key"] for row in rows_of(tmp_path / "run")}
     readme = (tmp_path / "some" / "README.md").read_text(encoding="utf-8")
     assert f"| select: tdmrep opposes '{purpose}'" in readme or purpose == "search"
+    assert f"Pairs left out for it: {len(dropped)} (purpose: {purpose})" in readme
+    croissant = json.loads((tmp_path / "some" / "croissant.json").read_text(encoding="utf-8"))
+    assert croissant["usageInfo"][0]["termCode"] == purpose
     capsys.readouterr()
     assert main(["explain", str(tmp_path / "some"), "--key", dropped[0]["key"]]) == 0
     assert f"{dropped[0]['reason']}" in capsys.readouterr().out

@@ -42,7 +42,6 @@ _LENGTH = re.compile(rb"[ \t]*\d{1,18}[ \t]*")
 _WITH_HTTP = WarcRecordType.response, WarcRecordType.revisit
 _VALUES = re.compile(r'(?:[^",]|"(?:[^"\\]|\\.)*(?:"|\Z))+')  # between the commas of a header
 _MEDIA_TYPE = re.compile(r"[ \t]*([\w!#$%&'*+.^`|~-]+/[\w!#$%&'*+.^`|~-]+)[ \t]*(?=;|\Z)", re.ASCII)
-_NOTHING: Mapping[str, Sequence[str]] = {}
 _CHARSET = re.compile(r';[ \t]*charset=(?:"([^"]*)|([^;"][^;]*))', re.IGNORECASE)
 
 
@@ -249,11 +248,7 @@ def _http(record: WarcRecord, fields: Fields) -> Http | None:
     if content_type not in PAGE_TYPES and (identified := fields.get(b"warc-identified-payload-type")):
         by_crawler, _ = media_type(identified)
         content_type = by_crawler if by_crawler in PAGE_TYPES else content_type
-    said = (
-        {name: [values[at].decode("utf-8", "replace") for at in each] for name, each in of_use.items()}
-        if of_use
-        else _NOTHING
-    )
+    said = {name: [values[at].decode("utf-8", "replace") for at in each] for name, each in of_use.items()}
     return Http(head.status_code, content_type, charset, transfer_encoding, content_encoding, said)
 
 
