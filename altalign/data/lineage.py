@@ -28,7 +28,7 @@ class Made:
         return facts | {"of": [each.to_json() for each in self.parents]}
 
     def respected(self, purpose: str) -> set[str]:
-        """The purposes that all of it respects: its curation's, and those of selections; of several runs, those of all."""
+        """The purposes that it respects: its curation's, and those of selections; of several runs, what all respect."""
         of_parents = [each.respected(purpose) for each in self.parents]
         found = set.intersection(*of_parents) if of_parents else {purpose} - {"keep all"}
         return found | {str(self.settings["respect"])} if self.settings.get("respect") else found

@@ -59,7 +59,8 @@ def retry(config: CurateConfig, reasons: Sequence[str], flags: list[str]) -> int
         of_what = ", ".join(reasons) or f"{DropReason.HTTP_STATUS} 429 and 5xx, {', '.join(PASSING)}"
         message = f"nothing to retry: no image of the run failed for {of_what}"
         if images:
-            message = f"{many(images, 'image')} of {many(len(failed), 'unit')} to ask for again: {of_what}"
+            bound = "at most " * bool(run.config.fetch.blocked_urls)  # some may be listed by now
+            message = f"{bound}{many(images, 'image')} of {many(len(failed), 'unit')} to ask for again: {of_what}"
         terminal.stderr().print(message, soft_wrap=True)
         if not failed and run.is_done(STAGES[-1]):
             return 0

@@ -216,7 +216,9 @@ def test_what_a_block_list_names_by_now_is_not_asked_for_again(
     assert len(server.requests()) == requests
     assert dropped(folder / "run")[failed[0].url] == ("url_blocked", None)
     assert main(["retry", "run"]) == 0
-    assert last_line(capsys.readouterr().err) == "2 asked again: 0 came, 2 http_status 503"
+    err = capsys.readouterr().err
+    assert "\nat most 3 images of " in err
+    assert last_line(err) == "2 asked again: 0 came, 2 http_status 503"
     assert set(asked_for(server, since=requests)) == {each.url for each in failed[1:]}
 
 
