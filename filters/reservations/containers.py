@@ -1,11 +1,10 @@
 """The parts of image files that may have marks: a search through the picture too would cost ten times as much."""
 
+import re
 from collections.abc import Iterator
 from itertools import islice
 
-from altalign.filters import readable
-
-_SCAN, _APP11 = b"\xff\xda", 0xEB
+_SCAN, _APP11 = re.compile(rb"\xff+\xda"), 0xEB  # the first may fill
 _PICTURES = frozenset({b"IDAT", b"fdAT", b"VP8 ", b"VP8L", b"ALPH", b"ANMF"})
 PARTS_AT_MOST = 10_000  # that are followed
 
@@ -13,8 +12,8 @@ PARTS_AT_MOST = 10_000  # that are followed
 def without_picture(data: bytes) -> bytes:
     """A JPEG up to its scan, and the chunks of a PNG or WebP but those of the picture; any other file is whole."""
     if is_jpeg(data):
-        *_, end = (2, *(end for _, _, end in _segments(data)))
-        return data[:end] if data.startswith(_SCAN, end) else data
+        end = max((end for *_, end in _segments(data)), default=2)
+        return data[:end] if _SCAN.match(data, end) else data
     if data.startswith(b"\x89PNG\r\n\x1a\n") or (data.startswith(b"RIFF") and data[8:12] == b"WEBP"):
         return b"".join(data[begin:end] for name, begin, end in _chunks(data) if name not in _PICTURES)
     return data
@@ -36,6 +35,8 @@ def boxes_of_jpeg(data: bytes) -> bytes:
 
 
 def _segments(data: bytes) -> Iterator[tuple[int, int, int]]:
+    from altalign.filters import readable  # Pillow, which commands that look at no image need not wait for
+
     return islice(readable.segments(data), PARTS_AT_MOST)
 
 
