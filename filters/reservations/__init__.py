@@ -49,9 +49,12 @@ def of_headers(headers: Mapping[str, Sequence[str]], token: str, where: str, whe
 
 def of_metas(metas: Iterable[tuple[str, str]], token: str, when: str | None) -> list[Said]:
     """What the `<meta>` elements of a page say, given as pairs of name and content, to a product token."""
-    named = [(name.strip().lower(), content) for name, content in metas]
-    found = [("meta-robots", short(content, tags.WORDS)) for name, content in named if name in ("robots", token)]
-    found += [("tdmrep", short(f"{name}: {content}")) for name, content in named if name in tdmrep.NAMES]
+    found = list[tuple[str, str]]()
+    for name, content in ((name.strip().lower(), content) for name, content in metas):
+        if name in ("robots", token):
+            found.append(("meta-robots", short(content, tags.WORDS)))
+        elif name in tdmrep.NAMES:
+            found.append(("tdmrep", short(f"{name}: {content}")))
     return _said(found, "page meta", when)
 
 

@@ -4,7 +4,7 @@ import re
 from collections.abc import Iterator
 from itertools import islice
 
-_SCAN, _APP11 = re.compile(rb"\xff+\xda"), 0xEB  # the first may fill
+_SCAN, _APP11 = re.compile(rb"\xff+\xda"), 0xEB  # more bytes of 0xFF may stand before any
 _PICTURES = frozenset({b"IDAT", b"fdAT", b"VP8 ", b"VP8L", b"ALPH", b"ANMF"})
 PARTS_AT_MOST = 10_000  # that are followed
 
