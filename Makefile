@@ -1,6 +1,6 @@
 # Every target sets up what it needs: a machine with git, make and Python 3.11, 3.12, 3.13 or 3.14 is enough.
 PYTHON ?= python3
-FOUND_PYTHON = $(or $(shell command -v $(PYTHON)),$(error $(PYTHON): no such program; give PYTHON=… of Python 3.11 to 3.14))
+FOUND_PYTHON = $(or $(shell command -v $(PYTHON)),$(error $(PYTHON): no such program; give PYTHON=… of Python 3.11, 3.12, 3.13 or 3.14))
 CONFIG ?= configs/demo.toml
 RUNNER ?=
 FLAGS ?=

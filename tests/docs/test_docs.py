@@ -332,6 +332,7 @@ def test_every_file_of_a_run_is_described(checkout: Path):
         "audit/balanced.parquet",
         "work/trial/*",
         "work/fetched/*",
+        "work/discarded/*",
         *(pattern for pattern in patterns if pattern.startswith("trial/")),
         *(pattern for pattern in patterns if pattern.startswith("scores/")),
         *(pattern for pattern in patterns if pattern.startswith("log/fetch/")),
