@@ -12,5 +12,5 @@ def test_a_python_that_is_not_there_is_named_with_what_to_give(tmp_path: Path) -
         done = subprocess.run(argv, cwd=ROOT, capture_output=True, text=True, check=False)
         assert done.returncode == 2
         (line,) = done.stderr.splitlines()
-        assert line.endswith("python2.99: no such program; give PYTHON=… of Python 3.11, 3.12 or 3.13.  Stop.")
+        assert line.endswith("python2.99: no such program; give PYTHON=… of Python 3.11 to 3.14.  Stop.")
     assert not [*tmp_path.iterdir()]
