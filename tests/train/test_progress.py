@@ -40,7 +40,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with a run of 2 steps on 40 pairs, its settings, and nouns."""
     made = tmp_path_factory.mktemp("progress")
     write_run(made / "curated", pairs(40, images=20))
-    of_align = {"embedding_width": 0}
+    of_align = {"embedding_width": 0, "width": 0.5, "depth": 0.5}
     settings = written(made, schedule={"steps": 2}, loop={"checkpoint_every": 1}, image_tower=of_align)
     assert cli.main(["train", settings]) == 0
     (made / "words").write_text("kite\ncaption\n", encoding="utf-8")

@@ -100,7 +100,12 @@ class Captions:
         self._never = [number(name) for name in special if name != special.last]
 
     @torch.no_grad()
-    def table(self, samples: Samples, numbers: npt.NDArray[np.int64], advance: Callable[[int], None]) -> pa.Table:
+    def table(
+        self,
+        samples: Samples,
+        numbers: npt.NDArray[np.int64],
+        advance: Callable[[int], None] = lambda _: None,
+    ) -> pa.Table:
         """Rows of the table for some pairs; `advance` is called with how many have one since."""
         threads, rows = max(1, self._config.data.workers), list[tuple[str, str, float | None]]()
         for some in samples.decoded(self._encoders.decode, numbers, size=ENCODED_TOGETHER, threads=threads):
