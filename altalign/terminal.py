@@ -4,8 +4,9 @@ import io
 import os
 import shlex
 import sys
+import threading
 import time
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sized
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, TextIO, TypeVar
 
@@ -14,6 +15,8 @@ if TYPE_CHECKING:
     from rich.progress import ProgressColumn
 
 Item = TypeVar("Item")
+
+_LOOK_EVERY_S = 0.1
 
 _has_bars = False  # of a command; a Python program, in a notebook too, is shown what it asks for
 
@@ -94,6 +97,11 @@ def bar_columns(counted: str) -> "tuple[ProgressColumn, ...]":
     )
 
 
+def shows_bars() -> bool:
+    """Whether this is a command with a terminal; of processes that train, the first."""
+    return _has_bars and stderr().is_terminal and os.environ.get("RANK", "0") == "0"
+
+
 @contextmanager
 def progress_bar(name: str, total: int | None, counted: str) -> Iterator[Callable[..., None]]:
     """A function that is called after each piece of work, or with how many pieces are done since.
@@ -101,13 +109,14 @@ def progress_bar(name: str, total: int | None, counted: str) -> Iterator[Callabl
     Where a command has a terminal, a bar shows how many of all (`total`; None: that is not known) are done, how many a
     second, and the time left; it goes at the end.
     """
+    if not shows_bars() or total == 0:
+        yield lambda _=1: None
+        return
     from rich.progress import Progress
 
-    console, begin = stderr(), time.monotonic()
-    is_first = os.environ.get("RANK", "0") == "0"  # of processes that train
-    is_hidden = not (_has_bars and console.is_terminal and is_first) or total == 0
+    begin = time.monotonic()
     columns = bar_columns(f"{counted} {{task.fields[speed]}}")
-    with Progress(*columns, console=console, transient=True, disable=is_hidden) as bar:
+    with Progress(*columns, console=stderr(), transient=True) as bar:
         task = bar.add_task(name, total=total, speed="")
 
         def advance(pieces: int = 1) -> None:
@@ -118,9 +127,20 @@ def progress_bar(name: str, total: int | None, counted: str) -> Iterator[Callabl
         yield advance
 
 
-def followed(items: Collection[Item], name: str, counted: str) -> Iterator[Item]:
+def await_thread(is_over: threading.Event, name: str, total: int, counted: str, done: Callable[[], int]) -> None:
+    """Wait until a thread is done, with the same bar; `done` gives how many pieces of its work are."""
+    with progress_bar(name, total, counted) as advance:
+        seen, is_there = 0, False
+        while not is_there:
+            is_there, before = is_over.wait(_LOOK_EVERY_S), seen
+            seen = done()
+            advance(seen - before)
+
+
+def followed(items: Iterable[Item], name: str, counted: str) -> Iterator[Item]:
     """The items, one after another, with the same bar: for a loop, which ends it with an error of its body too."""
-    with progress_bar(name, len(items), counted) as advance:
+    total = len(items) if isinstance(items, Sized) else None
+    with progress_bar(name, total, counted) as advance:
         for item in items:
             yield item
             advance()

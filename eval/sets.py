@@ -18,7 +18,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from altalign import storage
+from altalign import storage, terminal
 from altalign.errors import DamagedError, UnreadableError, UsageError, first_line
 from altalign.eval import image_sources as sources
 from altalign.eval.class_names import Classes
@@ -110,7 +110,7 @@ def captioned_set(
     else:
         rows = (row for path in paths_of(paths) for row in _captioned_rows(path, image_column, caption_column))
     listed, left_out = dict[str, tuple[str, Place, list[str]]](), dict[str, list[str]]()
-    for identity, place, given in rows:
+    for identity, place, given in terminal.followed(rows, "reading", "rows"):
         captions = [caption for caption in given if caption.strip()]
         if identity is None or not captions:
             left_out.setdefault(NO_CAPTION if identity else NO_IMAGE, []).append(place.name)

@@ -37,7 +37,7 @@ def encode(
     if storage.kind(out) != "missing":
         raise UsageError(f"{out}: it is there already; give a new folder")
     trained = encoders.trained(run, step=step)
-    given_images = iter(_input(given, image_column, caption_column))
+    inputs, count = _input(given, image_column, caption_column)
     rows, left_out, writers = {"images": 0, "captions": 0}, list[str](), dict[str, Any]()
     model = encoders.of_trained(trained, "auto")
     with ExitStack() as stack, torch.inference_mode():
@@ -55,7 +55,8 @@ def encode(
             writers[name].write_table(pa.Table.from_arrays(columns, schema=schema))
             rows[name] += len(text)
 
-        advance = stack.enter_context(terminal.progress_bar("encoding", None, "inputs"))
+        advance = stack.enter_context(terminal.progress_bar("encoding", count, "inputs"))
+        given_images = iter(inputs)
         while some := list(islice(given_images, batch)):
             pixels, names, captions, first = list[torch.Tensor](), list[str](), list[str](), rows["images"]
             owners: list[int | None] = []  # of captions: the number of the image, if there is one
@@ -84,23 +85,25 @@ def encode(
     return 0
 
 
-def _input(given: str, image_column: str, caption_column: str) -> Iterable[CaptionedImage]:
-    """What a path stands for: a run, a folder of images, tars, tables, or a text file of captions."""
+def _input(given: str, image_column: str, caption_column: str) -> tuple[Iterable[CaptionedImage], int]:
+    """What a path stands for, a run, a folder of images, tars, tables, or a text file of captions; how many it has."""
     suffix = Path(given).suffix.lower()
-    if storage.kind(given) == "folder":
-        if storage.exists(storage.join(given, "manifest.json")):
-            return captioned_set([given], "folder")
+    if storage.kind(given) == "folder" and not storage.exists(storage.join(given, "manifest.json")):
         images = sorted(path for path in Path(given).rglob("*") if path.suffix.lower() in IMAGE_NAMES)
         if not images:
             raise UsageError(f"{given}: neither a finished run nor a folder with images in it; give another")
-        return (CaptionedImage(path.read_bytes(), [], str(path)) for path in images)
-    if suffix == ".tar":
-        return captioned_set([given], "webdataset")
-    if suffix == ".parquet":
-        return captioned_set([given], "parquet", image_column=image_column, caption_column=caption_column)
-    if suffix == ".txt" and storage.kind(given) == "file":
-        return [CaptionedImage(b"", [line]) for line in text_lines(given) if line.strip()]
-    raise UsageError(
-        f"{given}: no input of `altalign encode`; give a run folder, a folder of images, a path or glob of *.tar or "
-        "*.parquet, or a .txt with a caption a line"
-    )
+        return (CaptionedImage(path.read_bytes(), [], str(path)) for path in images), len(images)
+    if storage.kind(given) == "folder":
+        inputs = captioned_set([given], "folder")
+    elif suffix == ".tar":
+        inputs = captioned_set([given], "webdataset")
+    elif suffix == ".parquet":
+        inputs = captioned_set([given], "parquet", image_column=image_column, caption_column=caption_column)
+    elif suffix == ".txt" and storage.kind(given) == "file":
+        inputs = [CaptionedImage(b"", [line]) for line in text_lines(given) if line.strip()]
+    else:
+        raise UsageError(
+            f"{given}: no input of `altalign encode`; give a run folder, a folder of images, a path or glob of *.tar "
+            "or *.parquet, or a .txt with a caption a line"
+        )
+    return inputs, len(inputs)

@@ -146,6 +146,8 @@ def _steps(
             signal = ranks.any(signalled())
             if is_logged:
                 lines.write(step, values, waited_s=waited)
+            else:
+                lines.passed(step)
             if step == first + 1:
                 lines.began(step)
             if is_logged or step == first + 1:

@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 from PIL import ImageOps
 
-from altalign import storage
+from altalign import storage, terminal
 from altalign.audit import notebook
 from altalign.audit.run_folder import RunFolder
 from altalign.browse.pair import Pictures
@@ -52,7 +52,9 @@ class Asking:
         """The pairs that are nearest, as `Run.search` has them."""
         if k < 1:
             raise UsageError(f"k = {k}: give 1 or more")
-        self._pairs.is_over.wait()
+        pairs, search = self._pairs, self._search
+        terminal.await_thread(pairs.is_over, "reading", pairs.total, "pairs", lambda: pairs.read)
+        terminal.await_thread(search.is_over, "indexing", search.total, "embeddings", lambda: search.done)
         if self._pairs.trouble:
             raise AltalignError(f"the run cannot be searched: {self._pairs.trouble}")
         terms = list[dict[str, Any]]()

@@ -12,7 +12,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from altalign import storage
+from altalign import storage, terminal
 from altalign.audit import rows as run_rows
 from altalign.audit.run_folder import RunFolder
 from altalign.browse.pairs import renamed
@@ -32,6 +32,7 @@ OPTIONS = {"x": "x", "y": "y", "neighbors": "neighbors", "text": "caption", "ima
 SEED = 0  # of the sample, and of UMAP, which then uses one thread
 PRODUCT_BYTES = 1 << 28  # of the cosines of a block of rows
 _LEAST = 4  # UMAP places no fewer
+_BAR = "{desc} {bar} {n_fmt}/{total_fmt} epochs {rate_fmt} {elapsed} {remaining}"  # of UMAP
 _GROUPED = 64  # cosines of which the largest is looked at first: a search of all takes as long as the products
 
 _COLUMNS = ("key", "caption", "image_url", "page_url", "source", "width", "height", "words")
@@ -81,7 +82,7 @@ def write(run_folder: str, name: str, path: str, *, neighbours: int = 15, sample
     types = {each: SAMPLE.field(each).type for each in _COLUMNS}
     types |= {named[each]: TYPES[score.columns[each]] for each, score in of_column.items()} | _OF_MAP
     with parquet.writing(path, pa.schema(list(types.items()))) as file, ThreadPoolExecutor(cores()) as threads:
-        for shard, rows in parts.items():
+        for shard, rows in terminal.followed(parts.items(), "writing", "shards"):
             part = slice(begin, begin := begin + len(rows))
             near = [pa.array(list(each[part]), kind.type) for each, kind in zip((ids, distances), _NEAR, strict=True)]
             pictures = threads.map(partial(_picture, run, shard), *(rows[each].to_pylist() for each in _PLACE))
@@ -96,7 +97,7 @@ def nearest(vectors: Floats, count: int) -> tuple[_Numbers, Floats]:
     block = min(number, max(1, PRODUCT_BYTES // (4 * number)))
     cosines = np.full((block, _GROUPED * groups), -np.inf, np.float32)
     ids, found = np.empty((number, count), np.int64), np.empty((number, count), np.float32)
-    for begin in range(0, number, block):
+    for begin in terminal.followed(range(0, number, block), "comparing", "blocks"):
         rows = np.arange(min(block, number - begin))
         some, part = cosines[: len(rows)], slice(begin, begin + len(rows))
         np.matmul(vectors[part], vectors.T, out=some[:, :number])
@@ -120,9 +121,12 @@ def _places(vectors: Floats, ids: _Numbers, distances: Floats) -> Floats:
     with warnings.catch_warnings():
         # of TensorFlow, for another part of it, and of a search for new vectors, which is not asked for
         warnings.simplefilter("ignore")
-        umap: Any = import_module("umap")  # it compiles at first
+        with terminal.stderr().status("loading UMAP"):
+            umap: Any = import_module("umap")  # it compiles at first
         known = {"precomputed_knn": (ids, distances), "n_neighbors": ids.shape[1], "metric": "cosine"}
-        return umap.UMAP(**known, random_state=SEED, n_jobs=1).fit_transform(vectors)
+        bar = {"desc": "placing", "leave": False, "dynamic_ncols": True, "bar_format": _BAR, "unit": ""}
+        bar["disable"] = not terminal.shows_bars()
+        return umap.UMAP(**known, random_state=SEED, n_jobs=1, tqdm_kwds=bar).fit_transform(vectors)
 
 
 def _score(run_folder: str, name: str) -> Score:
@@ -136,7 +140,7 @@ def _score(run_folder: str, name: str) -> Score:
 def _parts(run: RunFolder, of_column: Mapping[str, Score], chosen: _Numbers) -> Iterator[tuple[str, pa.Table]]:
     """By shards, the samples of these numbers that have a vector, which is the last of these columns of scores."""
     begin, names = 0, list(of_column)
-    for shard in scores.sidecars(run.json("manifest.json")):
+    for shard in terminal.followed(scores.sidecars(run.json("manifest.json")), "reading", "shards"):
         rows = pa.concat_tables(run_rows.row_groups(run.path("shards", f"{shard}.parquet"), [*_COLUMNS, *_PLACE]))
         first, last = np.searchsorted(chosen, (begin, begin + len(rows)))
         some = joined(rows, shard, names, of_column).take(chosen[first:last] - begin)

@@ -189,15 +189,20 @@ class Search:
         self._pairs = pairs
         every = [Embeddings(pairs, each) for each in score_files.all_of(pairs.run.folder) if each.is_embedding]
         self.embeddings = {each.name: each for each in sorted(every, key=lambda each: not each.has_texts)}
-        self._is_over, self.trouble = threading.Event(), ""
+        self.total = sum(each.total for each in every)
+        self.is_over, self.trouble = threading.Event(), ""
         self._pictures, self._found = OrderedDict[str, bytes](), OrderedDict[object, Nearest]()
         self._lock = threading.Lock()
 
     @property
     def read(self) -> float:
         """The share of the embeddings that is read."""
-        total = sum(each.total for each in self.embeddings.values())
-        return sum(each.read for each in self.embeddings.values()) / total if total else 1.0
+        return self.done / self.total if self.total else 1.0
+
+    @property
+    def done(self) -> int:
+        """How many embeddings are read."""
+        return sum(each.read for each in self.embeddings.values())
 
     @property
     def notes(self) -> list[str]:
@@ -214,7 +219,7 @@ class Search:
         except Exception as error:
             self.trouble = one_line(error)
         finally:
-            self._is_over.set()
+            self.is_over.set()
 
     def close(self) -> None:
         """Delete the temporary files of indexes."""
@@ -236,7 +241,7 @@ class Search:
         Raises UsageError: it is no search, or cannot be answered by what the run has.
         """
         terms, name = _terms(asked)
-        self._is_over.wait()
+        self.is_over.wait()
         if trouble := self.trouble or self._pairs.trouble:
             raise AltalignError(f"the run cannot be searched: {trouble}")
         if self._pairs.is_stopped:

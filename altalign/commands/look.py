@@ -240,10 +240,10 @@ def _of_training(path: str, key: str, removed: str) -> tuple[dict[str, Any], lis
 
     from altalign.commands import train
 
-    train.check_installed()
-    from altalign.train.data import steps_of_pair
-    from altalign.train.run import checkpoints  # torch: seconds, which --help and runs of pairs need not wait for
-    from altalign.train.settings.training import TrainConfig
+    with train.loading():
+        from altalign.train.data import steps_of_pair
+        from altalign.train.run import checkpoints  # torch: seconds, which --help and runs of pairs need not wait for
+        from altalign.train.settings.training import TrainConfig
 
     at = _CHECKPOINT.fullmatch(storage.name(path))
     folder = storage.folder_of(storage.folder_of(path)) if at else path

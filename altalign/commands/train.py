@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from importlib import import_module
 from importlib.util import find_spec
 
 from altalign import terminal
@@ -28,12 +27,13 @@ def trouble_named() -> Iterator[None]:
         raise
 
 
-def check_installed() -> None:
-    """Refuse to go on where the extra is missing; load what takes seconds, and say so on a terminal."""
+@contextmanager
+def loading() -> Iterator[None]:
+    """Refuse to go on where the extra is missing. What the block imports takes seconds, which a terminal is told."""
     if missing := [name for name in _NEEDED if find_spec(name) is None]:
         raise UsageError(f"training needs {', '.join(missing)}, not installed here; {bring('train')}")
     with terminal.stderr().status("loading PyTorch"):
-        import_module("timm")
+        yield
 
 
 @trouble_named()
@@ -56,14 +56,13 @@ def main(argv: Sequence[str]) -> int:
         from altalign.train.settings.sweep import SweepConfig
 
         sweeping = SweepConfig.load(arguments.config, arguments.set)
-        check_installed()
-        from altalign.train import sweep
+        with loading():
+            from altalign.train import sweep
 
         return sweep.describe(sweeping) if arguments.dry_run else sweep.sweep(sweeping)
     from altalign.train.settings.training import TrainConfig  # pydantic, which --help need not wait for
 
     config = TrainConfig.load(arguments.config, arguments.set)
-    check_installed()
     if arguments.until and not config.phases:
         raise UsageError(f"--until {arguments.until}: {arguments.config} has no [[phases]]; leave it out")
     if arguments.data_changed and config.phases:
@@ -71,14 +70,11 @@ def main(argv: Sequence[str]) -> int:
             f"--data-changed: {arguments.config} has [[phases]], which rest on each other's pairs; train them anew in "
             "another [run] folder"
         )
+    with loading():  # torch: seconds, which --help and a wrong setting need not wait for
+        from altalign.train import loop, plan
+        from altalign.train.nlip import phases
     if arguments.dry_run:
-        from altalign.train import plan  # torch: seconds, which --help and a wrong setting need not wait for
-
         return plan.describe(config)
-
-    from altalign.train import loop
-    from altalign.train.nlip import phases
-
     if config.phases:
         return phases.train(config, until=arguments.until)
     return loop.train(config, data_changed=arguments.data_changed)
@@ -117,8 +113,8 @@ def evaluate(argv: Sequence[str]) -> int:
         from altalign.eval.settings import EvalSets
 
         sets = EvalSets.load(arguments.sets)
-        check_installed()
-        from altalign.train import sets_evaluation
+        with loading():
+            from altalign.train import sets_evaluation
 
         return sets_evaluation.evaluate(
             next(iter(arguments.given), ""),
@@ -135,8 +131,8 @@ def evaluate(argv: Sequence[str]) -> int:
     from altalign.train.settings.training import TrainConfig  # pydantic, which --help need not wait for
 
     config = TrainConfig.load(arguments.given[0], arguments.set)
-    check_installed()
-    from altalign.train import evaluation
+    with loading():
+        from altalign.train import evaluation
 
     if arguments.model and not config.classification.train:
         return evaluation.evaluate_other(config, arguments.model)
@@ -144,9 +140,9 @@ def evaluate(argv: Sequence[str]) -> int:
 
 
 def _compare(a: str, b: str, *, out: str) -> int:
-    check_installed()
-    from altalign.eval import results
-    from altalign.eval.outcomes import RESAMPLES
+    with loading():
+        from altalign.eval import results
+        from altalign.eval.outcomes import RESAMPLES
 
     compared = results.compare(a, b, resamples=RESAMPLES)
     if out:
@@ -175,8 +171,8 @@ def encode(argv: Sequence[str]) -> int:
     parser.add_argument("--image-column", metavar="NAME", default="image", help="of Parquet (image)")
     parser.add_argument("--caption-column", metavar="NAME", default="caption", help="of Parquet (caption)")
     arguments = parser.parse_args(argv)
-    check_installed()
-    from altalign.train import encode
+    with loading():
+        from altalign.train import encode
 
     return encode.encode(
         arguments.run,
@@ -199,8 +195,8 @@ def export(argv: Sequence[str]) -> int:
     parser.add_argument("--crop-px", metavar="PX", type=positive, help="side of its central crop, if another")
     parser.add_argument("--averaged", action="store_true", help="the moving average of the weights")
     arguments = parser.parse_args(argv)
-    check_installed()
-    from altalign.train.exchange import export
+    with loading():
+        from altalign.train.exchange import export
 
     chosen = {"resize_px": arguments.resize_px, "crop_px": arguments.crop_px, "averaged": arguments.averaged}
     return export.export(
@@ -237,8 +233,8 @@ def _noise(argv: Sequence[str]) -> int:
     )
     parser.add_argument("--batch", metavar="N", type=positive, default=0, help="pairs of a batch (as in training)")
     arguments = parser.parse_args(argv)
-    check_installed()
-    from altalign.train.nlip import noise
+    with loading():
+        from altalign.train.nlip import noise
 
     return noise.measure(arguments.run, step=arguments.checkpoint, batch=arguments.batch)
 
@@ -251,8 +247,8 @@ def _caption(argv: Sequence[str]) -> int:
         "RUN/captions/captions.parquet; run again, it goes on.",
     )
     arguments = parser.parse_args(argv)
-    check_installed()
-    from altalign.train.nlip import captions
+    with loading():
+        from altalign.train.nlip import captions
 
     return captions.caption(arguments.run, step=arguments.checkpoint)
 
@@ -273,8 +269,8 @@ def _concepts(argv: Sequence[str]) -> int:
     parser.add_argument("--prompt", metavar="TEXT", default="a photo of", help="what stands before a noun")
     parser.add_argument("--top", metavar="K", type=positive, default=5, help="nouns of an image (5)")
     arguments = parser.parse_args(argv)
-    check_installed()
-    from altalign.train.nlip import concepts
+    with loading():
+        from altalign.train.nlip import concepts
 
     return concepts.retrieve(
         arguments.runs,

@@ -29,6 +29,7 @@ from altalign.settings.curate import CurateConfig
 from altalign.terminal import many, shown
 
 TEXT_STAGES, SAMPLE_STAGES = STAGES[:3], STAGES[3:]
+_LEAST_HOURS = 0.01  # that are told apart
 _CPU = "cpu.json"
 
 Facts = dict[str, Any]  # of trial.json; no `predicted` where no pair passed the text rules
@@ -157,6 +158,8 @@ def _show(facts: Facts) -> None:
     for (_, _, of), row in predicted.items():
         if of not in ("pairs", "images") and row["value"]:
             value, interval = _words(row)
+            if of == prediction.HOURS and (row["most"] or row["value"]) < _LEAST_HOURS:
+                value, interval = f"less than {_LEAST_HOURS:g}", ""
             out.print(f"{of}: {value}{f' ({interval})' if interval else ''}", soft_wrap=True)
     for note in facts.get("notes", []):
         out.print(note, soft_wrap=True)

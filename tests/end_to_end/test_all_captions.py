@@ -13,8 +13,11 @@ from typing import Any
 import pytest
 
 import altalign
+from altalign.browse.server import serving
 from altalign.cli import main
 from altalign.eval.sets import captioned_set
+from tests.browse.test_browse import ask, fetched
+from tests.end_to_end.scored import rows
 from tests.support.curations import CONFIG, refused, summary, tree, write_input
 from tests.support.finished_runs import rows_of
 
@@ -22,6 +25,15 @@ pytestmark = pytest.mark.runs
 
 PARTS = ["input/part-0.parquet", "input/part-1.parquet"]
 OF_CAPTIONS = ["captions", "caption_keys", "caption_shares"]
+SCORES = """
+[[score]]
+name = "text"
+kind = "text"
+
+[[score]]
+name = "look"
+kind = "embedding"
+"""
 ALL = 'captions = "all"\ncaption_shares = {pictures = 3, words = 1}\n'
 
 
@@ -177,6 +189,32 @@ def test_rows_and_pictures_of_an_opened_run_are_by_caption() -> None:
     assert digests == rows["sha256"].to_pylist()
     assert len(digests) > len(set(rows["image_id"].to_pylist()))
     assert [caption for _, caption in run.to_torch()] == rows["caption"].to_pylist()
+
+
+def test_scores_are_by_caption_and_pictures_of_an_image_once_as_of_pairs() -> None:
+    Path("scores.toml").write_text(SCORES, encoding="utf-8")
+    values = dict[str, dict[str, tuple[int, list[float]]]]()
+    for run in ("pairs", "whole"):
+        shutil.copytree(run, scored := f"scored_{run}")
+        assert main(["score", scored, "--with", "scores.toml"]) == 0
+        values[run] = {row["key"]: (row["text_characters"], row["look"]) for row in rows(Path(scored)).to_pylist()}
+    assert values["whole"] == values["pairs"]
+    assert values["whole"].keys() == {row["key"] for row in rows_of(Path("whole"))}
+
+
+def test_the_browse_page_shows_each_caption_with_its_image() -> None:
+    rows = {row["key"]: row for row in rows_of(Path("whole"))}
+    with serving("whole") as url:
+        while not ask(url, "/api/run")["is_read"]:
+            pass
+        found = ask(url, "/api/rows", {"filter": {"values": {"stage": ["kept"]}}, "count": 200})["rows"]
+        shown = {row["key"]: fetched(url, f"/picture/{row['n']}") for row in found if row["stage"] == "kept"}
+    assert shown.keys() == rows.keys()
+    by_image = {row["image_id"]: set[bytes]() for row in rows.values()}
+    for key, picture in shown.items():
+        by_image[rows[key]["image_id"]].add(picture)
+    assert {len(pictures) for pictures in by_image.values()} == {1}
+    assert len(set.union(*by_image.values())) == len(by_image) < len(rows)
 
 
 def test_runs_of_whole_images_and_of_pairs_are_not_merged(capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,14 +1,13 @@
 """Long work of verbs on a terminal: a bar with how much of all is done, a rate and the time left, in 80 columns."""
 
 import os
-import re
 import sys
 from pathlib import Path
 
 import pytest
 
 from tests.support.finished_runs import copied, curated, rows_of
-from tests.support.terminals import terminal
+from tests.support.terminals import check_bars, lines_of, terminal
 
 pytestmark = [pytest.mark.runs, pytest.mark.everyday]
 
@@ -22,9 +21,10 @@ VERBS: dict[str, tuple[list[str], list[str]]] = {
     "select --share": (["select", "run", "most", "few", "--share", "0.9/0.1"], ["describing", "comparing", "copying"]),
     "remove": (["remove", "other", "--keys", "KEYS", "--near", "0.99"], ["looking", "comparing", "writing anew"]),
     "audit --full": (["audit", "other", "--full"], ["checks", "searching"]),  # of what was removed just now
+    "merge": (["merge", "run", "--to", "merged"], ["copying"]),
+    "search": (["search", "run", "--text", "a"], ["reading"]),
     "demo": (["demo", "web"], ["drawing"]),
 }
-_OF_TERMINALS = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 
 
 @pytest.fixture(scope="module")
@@ -36,23 +36,12 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return made
 
 
-def lines_of(folder: Path, *argv: str) -> list[str]:
-    """What a command shows on a terminal, line by line, those that are written over too."""
-    command = [sys.executable, "-m", "altalign", *argv]
-    with terminal(command, folder, {**os.environ, "TERM": "xterm", "COLUMNS": "80"}) as shown:
-        return re.split(r"[\r\n]+", _OF_TERMINALS.sub("", shown.rest()))
-
-
 @pytest.mark.parametrize("verb", VERBS)
 def test_long_work_has_a_bar_with_a_rate_and_the_time_left(verb: str, folder: Path) -> None:
     argv, named = VERBS[verb]
     lines = lines_of(folder, *argv)
     assert not [line for line in lines if line.startswith("altalign: ") and verb != "explain"], lines
-    for name in named:
-        bars = [line for line in lines if line.startswith(f"{name} ")]
-        assert max(map(len, bars), default=0) in range(40, 81), (name, lines)
-        # done of all, what is counted, how many a second, the time that passed and that is left
-        assert re.search(r"(\d+)/\1 \w+ [\d,.]+/s \d:\d\d:\d\d \d:\d\d:\d\d$", bars[-1]), bars[-1]
+    check_bars(lines, *named)
 
 
 def test_a_python_program_is_shown_what_it_asked_for(folder: Path) -> None:

@@ -173,6 +173,7 @@ def test_dry_run_lists_and_changes_nothing(run: Path, capsys: pytest.CaptureFixt
     assert main(["remove", "run", *options, "--dry-run"]) == 0
     said = capsys.readouterr().out
     assert f"{len(gone)} pairs would go, " in said
+    assert " that no other pair has, and " in said
     assert "would be written anew" in said
     assert {str(path): path.read_bytes() for path in run.rglob("*") if path.is_file()} == before
 

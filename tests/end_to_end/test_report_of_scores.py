@@ -99,6 +99,7 @@ def test_the_card_names_scores_and_models(selected: Path) -> None:
     facts = json.loads((selected / "scores" / "similarity" / "manifest.json").read_bytes())
     assert f"| similarity | similarity | `similarity` | onnx:clip | `{facts['digest'][:16]}` |" in text
     assert "no model has compared them" not in text
+    assert "`altalign score` has detected that of each caption" in text
     card = json.loads((selected / "croissant.json").read_bytes())
     (of,) = [each for each in card["recordSet"] if each["name"] == "of-similarity"]
     assert f"Score similarity, of kind similarity, by onnx:clip, digest {facts['digest']}" == of["description"]

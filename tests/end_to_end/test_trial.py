@@ -151,7 +151,9 @@ def test_images_in_hand_are_tried_without_the_web(
     monkeypatch.undo()
     monkeypatch.chdir(tmp_path)
     assert main(["trial", "config.toml", "--images", "1000"]) == 0
-    assert re.search(r"images? of \d+ hosts? were tried; \d+ pairs will be kept\n", capsys.readouterr().out)
+    shown = capsys.readouterr().out
+    assert re.search(r"images? of \d+ hosts? were tried; \d+ pairs will be kept\n", shown)
+    assert re.search(r"^hours: (less than )?0\.\d+( \(0\.\d+–0\.\d+\))?$", shown, re.MULTILINE)  # no power of ten
     everything = predicted()
     for each in everything.values():  # all was sampled
         assert each["least"] in (None, each["value"])

@@ -2,13 +2,17 @@
 
 import os
 import pty
+import re
 import struct
 import subprocess
+import sys
 import termios
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from fcntl import ioctl
 from pathlib import Path
+
+_CONTROLS = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 
 
 class Terminal:
@@ -59,3 +63,18 @@ def terminal(argv: Sequence[str | Path], folder: Path, environment: Mapping[str,
     finally:
         os.close(ours)
         program.wait()
+
+
+def lines_of(folder: Path, *argv: str | Path) -> list[str]:
+    """What a command of altalign, or `-c` with a program, shows on a terminal, lines that are written over too."""
+    command = [sys.executable, *(() if argv[0] == "-c" else ("-m", "altalign")), *argv]
+    with terminal(command, folder, {**os.environ, "TERM": "xterm", "COLUMNS": "80"}) as shown:
+        return re.split(r"[\r\n]+", _CONTROLS.sub("", shown.rest()))
+
+
+def check_bars(lines: Sequence[str], *names: str) -> None:
+    """Check that what is named had a bar in 80 columns: done of all, a rate, the time that passed and that is left."""
+    for name in names:
+        bars = [line for line in lines if line.startswith(f"{name} ")]
+        assert max(map(len, bars), default=0) in range(40, 81), (name, lines)
+        assert re.search(r"(\d+)/\1 \w+ [\d,.]+/s \d:\d\d:\d\d \d:\d\d:\d\d$", bars[-1]), bars[-1]

@@ -34,6 +34,9 @@ _ENDING = ".parquet"
 
 Keys = npt.NDArray[np.bytes_]  # 16 bytes each, which sort as their hex digits do
 
+# The rows of a table from a number to one before another; it calls the function with how many are made since.
+RowsOf = Callable[[int, int, Callable[[int], None]], pa.Table]
+
 
 def numbers_of(keys: Sequence[str]) -> Keys:
     """Keys of 32 hex digits as bytes."""
@@ -146,9 +149,9 @@ class Making(NamedTuple):
     place: str
     source: Mapping[str, Any]  # what it is made of, as JSON holds it: a table or parts of anything else are made anew
     ranks: Ranks
-    what: str  # for the lines that say how far it is
+    name: str  # of the bar, and of the lines, that say how far it is
 
-    def write(self, schema: pa.Schema, rows_of: Callable[[int, int], pa.Table], rows: int, *, size: int) -> bool:
+    def write(self, schema: pa.Schema, rows_of: RowsOf, rows: int, *, size: int) -> bool:
         """Write the table of so many rows, unless it is there; gives whether it was not. A part has `size` rows."""
         place, ranks, mark = self.place, self.ranks, mark_of(self.place)
         is_there = ranks.is_first and storage.read_json(mark) == self.source and storage.exists(place)
@@ -167,7 +170,7 @@ class Making(NamedTuple):
         ranks.wait()
         return True
 
-    def parts(self, rows_of: Callable[[int, int], pa.Table], bounds: Sequence[int]) -> list[str]:
+    def parts(self, rows_of: RowsOf, bounds: Sequence[int]) -> list[str]:
         """Write the parts that are not there yet, between two of `bounds` each, and give the paths of all."""
         folder, ranks = parts_of(self.place), self.ranks
         mark = storage.join(folder, "asked.json")
@@ -175,11 +178,15 @@ class Making(NamedTuple):
             storage.delete(folder)
             storage.write_json(mark, self.source)
         ranks.wait()
-        for part in range(ranks.rank, len(bounds) - 1, ranks.ranks):
-            path, after = storage.join(folder, f"{part:07}{_ENDING}"), bounds[part + 1]
-            if not storage.exists(path):
-                with storage.write(path) as file:
-                    pq.write_table(rows_of(bounds[part], after), file)
-                terminal.stderr().print(f"{self.what} {after:,} of {bounds[-1]:,} pairs", soft_wrap=True)
+        paths = {part: storage.join(folder, f"{part:07}{_ENDING}") for part in range(len(bounds) - 1)}
+        own = [part for part in list(paths)[ranks.rank :: ranks.ranks] if not storage.exists(paths[part])]
+        console, left = terminal.stderr(), sum(bounds[part + 1] - bounds[part] for part in own)
+        with terminal.progress_bar(self.name, left, "pairs") as advance:
+            for part in own:
+                first, after = bounds[part], bounds[part + 1]
+                with storage.write(paths[part]) as file:
+                    pq.write_table(rows_of(first, after, advance), file)
+                if not console.is_terminal:
+                    console.print(f"{self.name}: {after:,} of {bounds[-1]:,} pairs", soft_wrap=True)
         ranks.wait()
         return [storage.join(folder, name) for name in storage.names(folder, _ENDING)]

@@ -3,6 +3,7 @@
 import numpy as np
 import numpy.typing as npt
 
+from altalign import terminal
 from altalign.train.data.random_bits import ALL_BITS, GOLDEN, Words, keyed, mix
 
 _BATCHES = 1_280  # 128 M draws, 100,000 at a time, are the authors' defaults
@@ -20,14 +21,16 @@ def counts(weights: npt.NDArray[np.float64], keys: Words, *, penalty: float) -> 
     n = len(weights)
     scores, drawn, left = np.log(weights), np.zeros(n), n
     states = keyed(_NOISE, keys[:, 0], keys[:, 1])
-    for batch in range(n):
-        size = min(max(1, n // _BATCHES), left)
-        if not size:
-            break
-        bits = mix(states + np.uint64(GOLDEN * batch & ALL_BITS))  # SplitMix64 of each pair
-        uniform = ((bits >> np.uint64(12)) + 0.5) / 2.0**52  # (0, 1)
-        taken = np.argpartition(np.log(-np.log(uniform)) - scores, size - 1)[:size]
-        scores[taken] -= penalty
-        drawn[taken] += 1
-        left -= size
+    with terminal.progress_bar("drawing", n, "pairs") as advance:
+        for batch in range(n):
+            size = min(max(1, n // _BATCHES), left)
+            if not size:
+                break
+            bits = mix(states + np.uint64(GOLDEN * batch & ALL_BITS))  # SplitMix64 of each pair
+            uniform = ((bits >> np.uint64(12)) + 0.5) / 2.0**52  # (0, 1)
+            taken = np.argpartition(np.log(-np.log(uniform)) - scores, size - 1)[:size]
+            scores[taken] -= penalty
+            drawn[taken] += 1
+            left -= size
+            advance(size)
     return drawn

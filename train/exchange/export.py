@@ -38,9 +38,13 @@ def export(run: str, folder: str, *, to: str, step: int | None, overrides: Mappi
     check_package(target.PACKAGE, f"--to {to}", extra=to)  # which opens what is written
     try:
         place.mkdir(parents=True)
-        with quiet():
+        with quiet(), terminal.progress_bar("exporting", 3, "steps") as advance:
             notes = [*target.write(trained, place), *([to_hub.NOTE] if is_for_hub else [])]
-            differences = _differences(trained, target.reopen(trained, place))
+            advance()
+            reopened = target.reopen(trained, place)
+            advance()
+            differences = _differences(trained, reopened)
+            advance()
         worst = max(differences.values())
         if not worst <= target.TOLERANCE:
             why = f"opened again, embeddings differ by {worst:.2g}, more than {target.TOLERANCE:g}"

@@ -74,10 +74,10 @@ def write(trained: Trained, data: TrainConfig, ranks: Ranks) -> None:
         "learned_from": storage.read_json(str(trained.place / "state.json")).get("manifests", {}),
         "concepts": prompts.concepts.digest if prompts is not None and prompts.concepts is not None else None,
     }
-    making = by_key.Making(place, basis, ranks, "captions of")
+    making = by_key.Making(place, basis, ranks, "captioning")
 
-    def of_pairs(first: int, after: int) -> pa.Table:
-        return captions.table(samples, numbers[first:after])
+    def of_pairs(first: int, after: int, advance: Callable[[int], None]) -> pa.Table:
+        return captions.table(samples, numbers[first:after], advance)
 
     if making.write(SCHEMA, of_pairs, len(numbers), size=_PART) and ranks.is_first:
         terminal.stdout().print(f"captions: {terminal.shown(place)}", soft_wrap=True)
@@ -100,14 +100,20 @@ class Captions:
         self._never = [number(name) for name in special if name != special.last]
 
     @torch.no_grad()
-    def table(self, samples: Samples, numbers: npt.NDArray[np.int64]) -> pa.Table:
-        """Rows of the table for some pairs."""
+    def table(
+        self,
+        samples: Samples,
+        numbers: npt.NDArray[np.int64],
+        advance: Callable[[int], None] = lambda _: None,
+    ) -> pa.Table:
+        """Rows of the table for some pairs; `advance` is called with how many have one since."""
         threads, rows = max(1, self._config.data.workers), list[tuple[str, str, float | None]]()
         for some in samples.decoded(self._encoders.decode, numbers, size=ENCODED_TOGETHER, threads=threads):
             written = iter(self.written(some.pixels, list(compress(some.keys, some.is_whole))))
             for key, own, is_whole in zip(some.keys, some.captions, some.is_whole, strict=True):
                 one = next(written) if is_whole else None
                 rows.append((key, self._tokenizer.shown(one.tokens), one.log_p) if one else (key, own, None))
+            advance(len(some.keys))
         return pa.Table.from_pylist([dict(zip(SCHEMA.names, row, strict=True)) for row in rows], schema=SCHEMA)
 
     def shown(self, pixels: torch.Tensor, identities: Sequence[str]) -> list[str]:

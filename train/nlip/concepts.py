@@ -10,7 +10,6 @@ A command that was stopped goes on where it was.
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from functools import cached_property
 from hashlib import sha256
 from importlib.util import find_spec
 from itertools import chain
@@ -111,29 +110,35 @@ def retrieve(
     terminal.stderr().print(f"{len(nouns):,} nouns, {len(samples):,} pairs", soft_wrap=True)
     storage.write_bytes(storage.join(out, "nouns.txt"), "".join(f"{noun}\n" for noun in nouns).encode())
     concepts, alone = Concepts(encoder, samples, nouns, prompt, top), Ranks(0, 1, torch.device("cpu"))
-    making = by_key.Making(place, basis, alone, "concepts of")
-    making.write(SCHEMA, lambda first, after: concepts.table(numbers[first:after]), len(numbers), size=_PART)
+    making = by_key.Making(place, basis, alone, "naming concepts")
+
+    def of_pairs(first: int, after: int, advance: Callable[[int], None]) -> pa.Table:
+        return concepts.table(numbers[first:after], advance)
+
+    making.write(SCHEMA, of_pairs, len(numbers), size=_PART)
     storage.delete(index)
     terminal.stdout().print(f"concepts: {terminal.shown(place)}", soft_wrap=True)
     return 0
 
 
 class Concepts:
-    """The nouns of images; those of the vocabulary are encoded when the first image asks."""
-
-    def __init__(self, encoder: Encoder, samples: Samples, nouns: Sequence[str], prompt: str, top: int) -> None:
-        self._encoder, self._samples, self._nouns = encoder, samples, nouns
-        self._prompts, self._top = [f"{prompt} {noun}".strip() for noun in nouns], min(top, len(nouns))
-
-    @cached_property
-    def _vectors(self) -> torch.Tensor:
-        firsts = range(0, len(self._prompts), _BATCH)
-        encoded = [self._encoder.encode_text(self._prompts[first : first + _BATCH]) for first in firsts]
-        return torch.cat([some.float().cpu() for some in encoded])
+    """The nouns of images."""
 
     @torch.no_grad()
-    def table(self, numbers: npt.NDArray[np.int64]) -> pa.Table:
-        """Rows of the table for some pairs."""
+    def __init__(self, encoder: Encoder, samples: Samples, nouns: Sequence[str], prompt: str, top: int) -> None:
+        self._encoder, self._samples, self._nouns = encoder, samples, nouns
+        prompts, self._top = [f"{prompt} {noun}".strip() for noun in nouns], min(top, len(nouns))
+        batches = [prompts[first : first + _BATCH] for first in range(0, len(prompts), _BATCH)]
+        with terminal.progress_bar("encoding", len(prompts), "nouns") as advance:
+            encoded = list[torch.Tensor]()
+            for batch in batches:
+                encoded.append(encoder.encode_text(batch).float().cpu())
+                advance(len(batch))
+        self._vectors = torch.cat(encoded)
+
+    @torch.no_grad()
+    def table(self, numbers: npt.NDArray[np.int64], advance: Callable[[int], None]) -> pa.Table:
+        """Rows of the table for some pairs; `advance` is called with how many have one since."""
         tables = []
         for some in self._samples.decoded(self._encoder.decode, numbers, size=_BATCH, threads=_THREADS):
             nearest = iter(())
@@ -144,6 +149,7 @@ class Concepts:
             rows = [next(nearest) if is_whole else ([], []) for is_whole in some.is_whole]
             words = [[self._nouns[place] for place in places] for _, places in rows]
             tables.append(pa.table([some.keys, words, [list(cosines) for cosines, _ in rows]], schema=SCHEMA))
+            advance(len(some.keys))
         return pa.concat_tables(tables)
 
 

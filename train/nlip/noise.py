@@ -6,6 +6,7 @@ hashes, cut into batches of equal size. A pair that is in two runs counts once. 
 command that was stopped goes on where it was.
 """
 
+from collections.abc import Callable
 from dataclasses import asdict
 from hashlib import sha256
 from itertools import compress, pairwise
@@ -64,13 +65,16 @@ def of_trained(trained: Trained, ranks: Ranks, *, batch: int = 0) -> None:
             batches = max(1, round(len(numbers) / basis["batch"]))
             bounds = [number * len(numbers) // batches for number in range(batches + 1)]
 
-            def losses(first: int, after: int) -> pa.Table:
+            def losses(first: int, after: int, advance: Callable[[int], None]) -> pa.Table:
                 some = [bound for bound in bounds if first <= bound <= after]
-                measured = [losses_of(of_rank, data.samples, numbers[begin:end]) for begin, end in pairwise(some)]
+                measured = list[Losses]()
+                for begin, end in pairwise(some):
+                    measured.append(losses_of(of_rank, data.samples, numbers[begin:end]))
+                    advance(end - begin)
                 return pa.table({"loss": np.concatenate(measured)})
 
             of_parts = [*bounds[:-1:_BATCHES_OF_A_PART], bounds[-1]]
-            parts = by_key.Making(place, basis, ranks, "measured").parts(losses, of_parts)
+            parts = by_key.Making(place, basis, ranks, "measuring").parts(losses, of_parts)
             if ranks.is_first:
                 tables = [pq.read_table(pa.BufferReader(storage.read_bytes(part))) for part in parts]
                 values = pa.concat_tables(tables)["loss"].to_numpy()

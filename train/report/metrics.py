@@ -28,6 +28,8 @@ from altalign.train.step import flops
 from altalign.train.step.flops import Work
 
 LINE_EVERY_S = 30.0
+_ON_TERMINAL_EVERY_S = 1.0
+_SHOWN = ("loss", "temperature", "samples_per_s")
 _CPU = torch.device("cpu")
 _WANDB = {"console": "off", "silent": True, "disable_git": True, "disable_job_creation": True}
 
@@ -57,6 +59,7 @@ class Metrics:
         self._run, self._sent = config.run.folder, dict[str, storage.Stamp]()
         self._console, self._work, self._device = console, work, device
         self._is_timed, self._printed_at = False, time.monotonic()
+        self._shown = dict[str, float]()  # of the last line
         self._time_from(first_step)
 
     def _time_from(self, step: int) -> None:
@@ -75,7 +78,15 @@ class Metrics:
         line["memory_bytes"] = most_memory(self._device)
         self._last, self._last_step = now, step
         self._append(line)
-        self._print(line)
+        self._shown = {name: line[name] for name in _SHOWN if name in line}
+        if self._console.is_terminal or now - self._printed_at >= LINE_EVERY_S or step == self._steps:
+            self._print(step)
+
+    def passed(self, step: int) -> None:
+        """A step of which no line is written is done: a terminal is told of the first, and of one a second."""
+        is_due = not self._is_timed or time.monotonic() - self._printed_at >= _ON_TERMINAL_EVERY_S
+        if self._console.is_terminal and is_due:
+            self._print(step)
 
     def began(self, step: int) -> None:
         """The first step of this attempt is done: only what follows is timed, for that one starts and compiles much."""
@@ -110,19 +121,16 @@ class Metrics:
         if self._wandb:
             self._wandb.log(values, step=line["step"])
 
-    def _print(self, line: Mapping[str, Any]) -> None:
-        """Print a line now and then, with the time left at the pace of this attempt."""
-        now, step = time.monotonic(), line["step"]
-        if not self._console.is_terminal and now - self._printed_at < LINE_EVERY_S and step < self._steps:
-            return
-        self._printed_at = now
-        left = timedelta(seconds=round((self._steps - step) * (now - self._begin) / max(1, step - self._first_step)))
-        text = f"step {step:,} of {self._steps:,}, "
-        if "samples_per_s" in line:
-            text += f"{left} left, {line['samples_per_s']:,.0f} samples/s, "
-        text += f"loss {line['loss']:.4f}"
-        if "temperature" in line:
-            text += f", temperature {line['temperature']:.4f}"
+    def _print(self, step: int) -> None:
+        """Print how far it is, with the time left at the pace of this attempt, and the last line of metrics."""
+        now, line = time.monotonic(), self._shown
+        self._printed_at, parts = now, [f"step {step:,} of {self._steps:,}"]
+        if self._is_timed and step > self._first_step:
+            seconds = (self._steps - step) * (now - self._begin) / (step - self._first_step)
+            parts.append(f"{timedelta(seconds=round(seconds))} left")
+        parts += [f"{line['samples_per_s']:,.0f} samples/s"] if "samples_per_s" in line else []
+        parts += [f"{name} {line[name]:.4f}" for name in ("loss", "temperature") if name in line]
+        text = ", ".join(parts)
         if self._console.is_terminal and step < self._steps:  # one line, written over
             room = self._console.width - 1
             self._console.print(text[:room].ljust(room), soft_wrap=True, end="\r")
