@@ -162,14 +162,14 @@ def test_both_cards_say_where_reservations_were_looked_for_and_what_they_cost() 
 def test_what_programs_are_told_of_rights_names_each_reservation_that_was_respected() -> None:
     found = facts_of(fetch={"source": "web", "purpose": "search"})
     counts = {(stage.value, "warc", "kept"): 9 for stage in Stage}
-    counts |= {("fetch", "warc", "opt_out_tdmrep"): 3, ("select", "warc", "opt_out:iptc"): 1_004}
+    counts |= {("fetch", "warc", "opt_out_tdmrep"): 3, ("select", "warc", "opt_out_iptc"): 1_004}
     purpose, *respected = croissant(found._replace(counts=Counts(counts)))["usageInfo"]  # type: ignore[misc]
     assert (purpose["@type"], purpose["termCode"]) == ("DefinedTerm", "search")
     assert "Pairs left out for it: 1,007 (purpose of the curation: search)" in purpose["description"]
     assert purpose["description"].endswith("Nothing said is no permission.")
     assert [(each["termCode"], each["description"]) for each in respected] == [
         ("opt_out_tdmrep", "3 pairs were left out for it."),
-        ("opt_out:iptc", "1,004 pairs were left out for it."),
+        ("opt_out_iptc", "1,004 pairs were left out for it."),
     ]
 
 
