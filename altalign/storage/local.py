@@ -290,7 +290,7 @@ def delete(path: str) -> None:
 def discard(path: str, folder: str) -> bool:
     """Move a file or folder, if there is one, into a folder of what may go, by a new name; False: it is elsewhere."""
     target = Path(folder, uuid4().hex)
-    if Path(path).exists():
+    if kind(path) != "missing":
         _make_folder(target.parent)
         try:
             Path(path).replace(target)
