@@ -4,6 +4,7 @@ The pairs are those of tests/cases/reservations.toml in a web archive, each of a
 """
 
 import json
+import re
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -55,6 +56,10 @@ def test_a_selection_leaves_out_what_a_curation_for_that_purpose_would(
     assert {row["key"] for row in rows_of(tmp_path / "some")} == {row["key"] for row in rows_of(tmp_path / "run")}
     readme = (tmp_path / "some" / "README.md").read_text(encoding="utf-8")
     assert f"| select: tdmrep opposes '{purpose}'" in readme or purpose == "search"
+    report = re.sub(r"(?s)<(script|style)\b.*?</\1>", "", (tmp_path / "some" / "report.html").read_text("utf-8"))
+    ours = report.partition('id="ours-title"')[2]
+    assert f"{dropped[0]['reason'].removeprefix('opt_out_').replace('_', '-')} opposes &#39;{purpose}&#39;" in ours
+    assert "`" not in report
     capsys.readouterr()
     assert main(["explain", str(tmp_path / "some"), "--key", dropped[0]["key"]]) == 0
     assert f"{dropped[0]['reason']}" in capsys.readouterr().out
