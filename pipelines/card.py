@@ -15,7 +15,7 @@ import pyarrow as pa
 from altalign import storage
 from altalign.data import lineage, listing
 from altalign.data.counts import Counts
-from altalign.data.reasons import KEPT, PAPERS, REASONS, WORDS, DropReason, Stage
+from altalign.data.reasons import KEPT, OPT_OUTS, PAPERS, REASONS, WORDS, DropReason, Stage
 from altalign.data.schema import RULES_VERSION, SIDE_CAR
 from altalign.data.scores import Score
 from altalign.filters.personal import KINDS
@@ -273,7 +273,7 @@ def _rules(facts: CardFacts) -> Iterator[dict[str, Any]]:
         for reason in REASONS[stage]:
             words, paper, pairs = WORDS[reason], PAPERS.get(reason), dropped.get(reason, 0)
             is_on = bool(words.threshold) and (not words.on_with or bool(value_of(config, words.on_with)))
-            is_on &= not reason.startswith("opt_out_")  # all of them stand under Reservations
+            is_on &= reason not in OPT_OUTS  # all of them stand under Reservations
             if not pairs and not (is_on and (config.fetch.source == "web" or not reason.startswith("http_"))):
                 continue
             meaning = facts.conditions.get(reason, words.in_card) if stage is Stage.SELECT else words.in_card
@@ -356,7 +356,7 @@ def _opt_outs(counts: Counts) -> Counter[str]:
     """Pairs that were left out for what rights holders say, by reason."""
     found = Counter[str]()
     for stage in counts.stages_of_run():
-        found.update({reason: n for reason, n in counts.dropped(stage).items() if reason.startswith("opt_out")})
+        found.update({reason: n for reason, n in counts.dropped(stage).items() if reason in OPT_OUTS})
     return found
 
 

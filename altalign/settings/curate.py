@@ -474,6 +474,11 @@ class CurateConfig(Settings):
             named.append(each)
         return named
 
+    @property
+    def caption_weights(self) -> dict[str, float]:
+        """The weight of the captions of each input among those of an image."""
+        return {each.source: self.shards.caption_shares.get(each.source, 1.0) for each in self.input}
+
     @model_validator(mode="after")
     def _shares_are_of_all_inputs(self) -> Self:
         names, shares = [each.source for each in self.input], self.shards.caption_shares

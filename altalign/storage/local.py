@@ -290,7 +290,7 @@ def delete(path: str) -> None:
 def discard(path: str, folder: str) -> bool:
     """Move a file or folder, if there is one, into a folder of what may go, by a new name; False: it is elsewhere."""
     target = Path(folder, uuid4().hex)
-    if Path(path).exists():
+    if kind(path) != "missing":
         _make_folder(target.parent)
         try:
             Path(path).replace(target)
@@ -306,15 +306,16 @@ def discard(path: str, folder: str) -> bool:
 def emptied(folder: str) -> Iterator[None]:
     """Delete what is in a folder while the block runs; what takes a few seconds before it begins, all before it ends.
 
-    A disk may delete as few as 300 files a second.
+    A disk may delete as few as 300 files a second. An OSError, and only behind the block: a file cannot be deleted.
     """
     ended = threading.Event()
 
     def empty() -> None:
-        for path in files_below(folder):
-            if ended.is_set():
-                return
-            delete_file(path)
+        with suppress(OSError):  # the deletion of the folder, below, meets it again
+            for path in files_below(folder):
+                if ended.is_set():
+                    return
+                delete_file(path)
 
     emptying = threading.Thread(target=empty)
     emptying.start()

@@ -112,7 +112,9 @@ def _numbers(digest: str, made_of: Mapping[str, Any] | None) -> set[str]:
 def _differences(one: Parent, other: Parent) -> Iterator[str]:
     """What decides pairs and differs between two runs, in words."""
     not_deciding: Any = {
-        **{"run": True, "input": True, "card": True, "shards": {"samples_per_shard"}, "text": {"tables"}},
+        **dict.fromkeys(("run", "input", "card"), True),
+        "shards": {"samples_per_shard", "caption_shares"},  # the weights of inputs of one name, below
+        "text": {"tables"},
         "fetch": set(_OF_ASKING),
     }
     settings, files = list[dict[str, Any]](), list[dict[str, Any]]()
@@ -125,6 +127,10 @@ def _differences(one: Parent, other: Parent) -> Iterator[str]:
         values = [each.get(name, "absent") for each in settings]
         if values[0] != values[1] and stage_of(CurateConfig, name) is not None:
             yield f"{name} = {values[0]!r} and {values[1]!r}"
+    weights, others = one.config.caption_weights, other.config.caption_weights
+    for source in sorted(weights.keys() & others.keys()):
+        if weights[source] != others[source]:
+            yield f"shards.caption_shares.{source} = {weights[source]} and {others[source]}"
     for name in sorted(files[0].keys() & files[1].keys()):
         if files[0][name] != files[1][name]:
             yield f"{name}: other content"
@@ -143,6 +149,8 @@ def reconciled(config: CurateConfig, runs: Sequence[Parent]) -> CurateConfig:
     for name in ("ports", "allow_addresses"):
         values["fetch"][name] = list(dict.fromkeys(value for each in fetches for value in getattr(each, name)))
     values["input"] = [each for number, each in enumerate(inputs) if each not in inputs[:number]]
+    if any(run.config.shards.caption_shares for run in runs):
+        values["shards"]["caption_shares"] = dict(chain(*(run.config.caption_weights.items() for run in runs)))
     cards = [run.config.card.model_dump(mode="json") for run in runs]
     same = {name: value for name, value in cards[0].items() if all(card[name] == value for card in cards)}
     languages = list(dict.fromkeys(language for card in cards for language in card["languages"]))

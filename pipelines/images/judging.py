@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 import pyarrow as pa
 
+from altalign.data.preferences import STATEMENTS_AT_MOST
 from altalign.data.reasons import OPT_OUTS, DropReason, Stage, ask, reasons_of
 from altalign.filters import image, pixels, thumbnails
 from altalign.filters.reservations import Listener, Said
@@ -68,7 +69,8 @@ class Outcome(NamedTuple):
         reasons, is_of_purpose = listener.reasons(self.said or ()), self.reason in BY_PURPOSE
         if reasons and (self.reason is None or is_of_purpose):
             return Outcome(reasons[0], self.http_code, said=self.said)
-        return Outcome(None) if is_of_purpose else self
+        may_lack = self.reason is None and len(self.said or ()) == STATEMENTS_AT_MOST  # more may have been said
+        return Outcome(None) if is_of_purpose or may_lack else self
 
     @property
     def ranges(self) -> list[tuple[int, int, str | None]]:

@@ -331,6 +331,7 @@ def test_every_file_of_a_run_is_described(checkout: Path):
         "shards/gNNNN-NNNNN.tar",
         "audit/balanced.parquet",
         "work/trial/*",
+        "work/discarded/*",
         "work/fetched/*",
         "work/discarded/*",
         *(pattern for pattern in patterns if pattern.startswith("trial/")),

@@ -77,7 +77,7 @@ def samples(run: str) -> list[dict[str, Any]]:
 
 def check_whole(run: str) -> None:
     """Check that each image of the side-cars is one sample, which has the captions of all its rows."""
-    rows, found, weights = rows_of(Path(run)), samples(run), {"pictures": 3.0, "words": 1.0}
+    rows, found, weights = rows_of(Path(run)), samples(run), {"pictures": 3.0, "photos": 2.0, "words": 1.0}
     images = [list(of_image) for _, of_image in groupby(rows, itemgetter("image_id"))]
     assert len(images) == len(found) == len({row["image_id"] for row in rows})
     for of_image, sample in zip(images, found, strict=True):
@@ -219,3 +219,30 @@ def test_the_browse_page_shows_each_caption_with_its_image() -> None:
 
 def test_runs_of_whole_images_and_of_pairs_are_not_merged(capsys: pytest.CaptureFixture[str]) -> None:
     assert "shards.captions = 'one' and 'all'" in refused(capsys, "merge", "pairs", "second", "--to", "no")
+
+
+def test_runs_of_inputs_of_several_names_are_merged_with_the_shares_of_each(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    for run, shares in {"photos": "photos = 2, words = 1", "others": "photos = 2, words = 5"}.items():
+        write_config(Path(), run, PARTS[1:], f'captions = "all"\ncaption_shares = {{{shares}}}\n')
+        Path(f"{run}.toml").write_text(Path(f"{run}.toml").read_text().replace('"pictures"', '"photos"'))
+        assert main(["curate", f"{run}.toml"]) == 0
+    assert main(["merge", "first", "photos", "--to", "both"]) == 0
+    check_whole("both")
+    assert {row["source"] for row in rows_of(Path("both"))} == {"pictures", "photos", "words"}
+    assert "shards.caption_shares.words = 1.0 and 5.0" in refused(capsys, "merge", "first", "others", "--to", "no")
+
+
+def test_where_one_run_has_no_shares_all_of_its_captions_have_one() -> None:
+    for run, more in {
+        "even": 'captions = "all"\n',
+        "uneven": 'captions = "all"\ncaption_shares = {photos = 2}\n',
+    }.items():
+        write_config(Path(), run, PARTS[:1] if run == "even" else PARTS[1:], more)
+        text, _, rest = Path(f"{run}.toml").read_text().partition('[[input]]\nname = "words"')
+        text += rest[rest.index("[text]") :]
+        Path(f"{run}.toml").write_text(text.replace('"pictures"', '"photos"' if run == "uneven" else '"words"'))
+        assert main(["curate", f"{run}.toml"]) == 0
+    assert main(["merge", "even", "uneven", "--to", "of-both"]) == 0
+    check_whole("of-both")

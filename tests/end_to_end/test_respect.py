@@ -4,6 +4,7 @@ The pairs are those of tests/cases/reservations.toml in a web archive, each of a
 """
 
 import json
+import re
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -59,6 +60,10 @@ def test_a_selection_leaves_out_what_a_curation_for_that_purpose_would(
     assert f"Pairs left out for it: {len(dropped)} (purpose: {purpose})" in readme
     croissant = json.loads((tmp_path / "some" / "croissant.json").read_text(encoding="utf-8"))
     assert croissant["usageInfo"][0]["termCode"] == purpose
+    report = re.sub(r"(?s)<(script|style)\b.*?</\1>", "", (tmp_path / "some" / "report.html").read_text("utf-8"))
+    ours = report.partition('id="ours-title"')[2]
+    assert f"{dropped[0]['reason'].removeprefix('opt_out_').replace('_', '-')} opposes &#39;{purpose}&#39;" in ours
+    assert "`" not in report
     capsys.readouterr()
     assert main(["explain", str(tmp_path / "some"), "--key", dropped[0]["key"]]) == 0
     assert f"{dropped[0]['reason']}" in capsys.readouterr().out

@@ -74,8 +74,8 @@ def write_run(
         _write_shard(folder / "shards" / f"{number:05}", of[first : first + per_shard], whole=whole)
         for number, first in enumerate(range(0, len(of), per_shard))
     ]
-    whole = {"shards": shards, "pairs": len(of), "schema_version": SCHEMA_VERSION, **(manifest or {})}
-    (folder / "manifest.json").write_text(json.dumps(whole))
+    facts = {"shards": shards, "pairs": len(of), "schema_version": SCHEMA_VERSION, **(manifest or {})}
+    (folder / "manifest.json").write_text(json.dumps(facts))
     (folder / "run.json").write_text(json.dumps({"stages": {}}))
     return str(folder)
 

@@ -46,10 +46,13 @@ class Fidelity:
 
 def of_run(run: RunFolder, counts: Mapping[tuple[str, str, str], int]) -> Fidelity:
     """Compares the rules of a run with the paper's."""
-    config, rows = run.config, Counter[str]()
-    for (_, _, reason), number in counts.items():
+    config, rows, stages = run.config, Counter[str](), dict[str, set[str]]()
+    for (stage, _, reason), number in counts.items():
         rows[reason] += number
+        stages.setdefault(reason, set()).add(stage)
     whys = {reason: words.why or words.meaning for reason, words in WORDS.items() if reason not in PAPERS}
+    of_select = {reason for reason, found in stages.items() if found == {Stage.SELECT}}  # by no purpose of curation
+    whys |= {reason: f"{run.conditions[reason]}." for reason in whys.keys() & run.conditions.keys() & of_select}
     for stage in Stage:
         whys |= {reason: f"A rule of this run's own: {words}." for reason, words in of_own(stage, config).items()}
     ours = [Ours(reason, why, rows[reason]) for reason, why in whys.items() if rows[reason]]

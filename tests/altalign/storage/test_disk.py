@@ -1,9 +1,11 @@
 import errno
 import re
+import shutil
 import signal
 import subprocess
 import sys
 import tempfile
+import threading
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -218,3 +220,23 @@ def test_a_folder_on_a_disk_of_its_own_is_deleted_where_it_is(tmp_path: Path) ->
         storage.discard([f"{place}/u"], str(tmp_path / "discarded"))
         assert everything(Path(place)) == []
         assert everything(tmp_path / "discarded") == []
+
+
+def test_a_file_that_cannot_go_is_told_once_and_behind_the_work(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    untold = list[object]()
+    monkeypatch.setattr(threading, "excepthook", untold.append)
+    (tmp_path / "discarded").mkdir()
+    (tmp_path / "discarded" / "kept").write_bytes(b"")
+    change_flag = ["chattr", "+i", str(tmp_path / "discarded" / "kept")]  # whom root is, no mode keeps out
+    if not shutil.which("chattr") or subprocess.run(change_flag, capture_output=True, check=False).returncode:
+        pytest.skip("this disk, or this user, makes no file immutable")
+    done = False
+    try:
+        with pytest.raises(PermissionError, match="kept"), storage.emptied(str(tmp_path / "discarded")):
+            done = True
+    finally:
+        subprocess.run(["chattr", "-i", change_flag[-1]], check=True)
+    assert done
+    assert untold == []

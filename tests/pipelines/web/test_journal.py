@@ -273,6 +273,9 @@ REFUSED = Outcome(DropReason.OPT_OUT_CONTENT_USAGE, said=(NO_SEARCH,))
 FOR_SEARCH: Mapping[str, tuple[Outcome, Outcome | None]] = {
     "came, nothing said": (stays := judged(0, b"data").outcome, stays),
     "came, said against it": (stays._replace(said=(NO_SEARCH,)), REFUSED),
+    "came, and more may have been said": (
+        stays._replace(said=(NOAI._replace(value="all"), *[NOAI._replace(value=f"all, {n}") for n in range(15)])), None
+    ),
     "came, dropped by a rule": (dropped(0, b"data").outcome, dropped(0, b"data").outcome),
     "refused, and not now": (Outcome(DropReason.OPT_OUT_X_ROBOTS_TAG, 200, said=(NOAI,)), None),
     "refused, and now too": (
