@@ -333,7 +333,6 @@ def test_every_file_of_a_run_is_described(checkout: Path):
         "work/trial/*",
         "work/discarded/*",
         "work/fetched/*",
-        "work/discarded/*",
         *(pattern for pattern in patterns if pattern.startswith("trial/")),
         *(pattern for pattern in patterns if pattern.startswith("scores/")),
         *(pattern for pattern in patterns if pattern.startswith("log/fetch/")),
