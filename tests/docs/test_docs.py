@@ -29,6 +29,7 @@ from altalign.cli import VERBS
 from altalign.data.audit_tables import BALANCED
 from altalign.data.reasons import REASONS, WORDS
 from altalign.data.stages import OUTPUTS
+from altalign.filters.reservations import NOTATIONS
 from altalign.rules.rule import Rule
 from tests import made_once
 from tests.docs.blocks import FENCE, ROOT, Block, blocks, prints
@@ -286,6 +287,8 @@ def test_the_function_that_a_table_names_gives_the_reason_and_its_setting_exists
     function = function_named(place)
     if isinstance(function, Rule):
         assert function.name == reason
+    elif place == "filters/reservations/__init__.py: reason":
+        assert reason in map(function, NOTATIONS)
     elif reason not in ("record_broken", "url_too_long", "url_invalid"):  # those of pages are given by their rules
         assert reason.upper() in inspect.getsource(function), f"{place} does not give {reason}"
     assert not setting or setting in settings_rows()
