@@ -234,7 +234,7 @@ def test_a_file_that_cannot_go_is_told_once_and_behind_the_work(
         pytest.skip("this disk, or this user, makes no file immutable")
     done = False
     try:
-        with pytest.raises(PermissionError, match="kept|discarded"), storage.emptied(str(tmp_path / "discarded")):
+        with pytest.raises(PermissionError, match=r"kept|discarded"), storage.emptied(str(tmp_path / "discarded")):
             done = True
     finally:
         subprocess.run(["chattr", "-i", change_flag[-1]], check=True)
