@@ -5,7 +5,6 @@ import io
 import json
 from collections.abc import Sequence
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -19,6 +18,7 @@ from altalign.data import extras
 from altalign.data.key import image_id, sample_key
 from altalign.data.shards import EXTENSIONS, OF_CAPTIONS, ShardWriter, write_sidecar
 from tests.docs.blocks import ROOT, blocks
+from tests.support.other_readers import loader_of_open_clip
 
 GUIDE = ROOT / "docs" / "guides" / "read-the-shards.md"
 
@@ -190,22 +190,9 @@ def test_arrow_finds_every_image_where_the_column_of_files_says(tmp_path: Path, 
 def test_the_loader_of_open_clip_reads_every_sample(tmp_path: Path) -> None:
     reason = "open_clip_torch, which needs torch, is not installed: uv sync --group readers-torch"
     pytest.importorskip("torch", reason=reason)
-    data = pytest.importorskip("open_clip_train.data", reason=reason)
+    pytest.importorskip("open_clip_train.data", reason=reason)
     pairs = write_shard(tmp_path / "00000.tar", ["jpeg"])
-    settings = SimpleNamespace(
-        train_data=None,
-        val_data=str(tmp_path / "00000.tar"),
-        val_num_samples=None,
-        train_data_upsampling_factors=None,
-        batch_size=3,
-        workers=0,
-        world_size=1,
-        seed=0,
-    )
-    loader = data.get_wds_dataset(
-        settings, lambda image: np.asarray(image), is_train=False, tokenizer=lambda text: [text]
-    ).dataloader
-    batches = list(loader)
+    batches = list(loader_of_open_clip([str(tmp_path / "00000.tar")], batch_size=3))
     assert [text for _, texts in batches for text in texts] == [row["caption"] for _, row in pairs]
     assert sum(len(images) for images, _ in batches) == len(pairs)
     assert all(image.shape == (30, 40, 3) for images, _ in batches for image in images)

@@ -12,7 +12,7 @@ import json
 import os
 import sys
 import tarfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -52,23 +52,26 @@ def by_webdataset(run: Path, folder: Path) -> Iterator[Sample]:
         yield sample["txt"], picture_of(sample)
 
 
-@reader("open_clip", "open_clip_torch")
-def by_open_clip(run: Path, folder: Path) -> Iterator[Sample]:
+def loader_of_open_clip(paths: Sequence[str], *, batch_size: int) -> Any:
+    """Batches of images and texts as open_clip's evaluation reads them, each text as it is."""
     from open_clip_train.data import get_wds_dataset
 
     settings = SimpleNamespace(
         train_data=None,
-        val_data="::".join(tars(run)),
+        val_data="::".join(paths),
         val_num_samples=None,
         train_data_upsampling_factors=None,
-        batch_size=1,
+        batch_size=batch_size,
         workers=0,
         world_size=1,
         seed=0,
     )
-    for images, texts in get_wds_dataset(
-        settings, np.asarray, is_train=False, tokenizer=lambda text: [text]
-    ).dataloader:
+    return get_wds_dataset(settings, np.asarray, is_train=False, tokenizer=lambda text: [text]).dataloader
+
+
+@reader("open_clip", "open_clip_torch")
+def by_open_clip(run: Path, folder: Path) -> Iterator[Sample]:
+    for images, texts in loader_of_open_clip(tars(run), batch_size=1):
         yield texts[0], images[0].numpy()
 
 
