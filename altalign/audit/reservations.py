@@ -15,7 +15,7 @@ import pyarrow as pa
 from altalign import storage
 from altalign.audit import forms, rows
 from altalign.audit.run_folder import RunFolder
-from altalign.data.purposes import PURPOSES
+from altalign.data.purposes import OPPOSABLE, PURPOSES
 from altalign.data.reasons import Stage
 from altalign.filters import one_url
 from altalign.filters.reservations import NOTATIONS, Said, opposed, product_token
@@ -97,7 +97,7 @@ class _Counted:
         """The counts, by the sections of the form."""
 
         def against(of: Counter[str]) -> dict[str, int]:
-            return {f"against_{purpose}": of[purpose] for purpose in PURPOSES if purpose != "keep all"}
+            return {f"against_{purpose}": of[purpose] for purpose in OPPOSABLE}
 
         kept, opted_out = self._places["kept"], self._places["opted_out"]
         notations = sorted(self._notations.items(), key=lambda each: (NOTATIONS.index(each[0][0]), each[0]))

@@ -17,7 +17,7 @@ from altalign.commands.arguments import (
     positive,
 )
 from altalign.commands.audit import after_curation
-from altalign.data.purposes import PURPOSES
+from altalign.data.purposes import OPPOSABLE
 from altalign.errors import AltalignError, UsageError
 from altalign.machine import startup
 
@@ -198,8 +198,7 @@ def _parser_of_select() -> Parser:
     parser.add_argument("run", metavar="RUN", help="folder of a finished run")
     parser.add_argument("out", metavar="OUT", nargs="+", help="folder of the new run; with --share one a share")
     parser.add_argument("--where", default="", metavar="CONDITION", help="what holds for samples that stay")
-    purposes = [purpose for purpose in PURPOSES if purpose != "keep all"]
-    parser.add_argument("--respect", choices=purposes, default="", help="leave out what is reserved from this purpose")
+    parser.add_argument("--respect", choices=OPPOSABLE, default="", help="leave out what is reserved from this purpose")
     parser.add_repeatable("--top", "COLUMN=SHARE", "keep the share of largest values of what stays; repeatable")
     parser.add_argument("--balance", default="", metavar="ENTRIES", help="thin out frequent concepts: a file of them")
     parser.add_argument("--balance-limit", type=int, default=0, metavar="CAPTIONS", help="what an entry is thinned to")

@@ -5,3 +5,4 @@ from typing import Literal, TypeAlias, get_args
 # any training, by the stricter reading; of generative models; of other models; a search index; nothing is opposed
 Purpose: TypeAlias = Literal["train", "train-generative", "train-other", "search", "keep all"]
 PURPOSES: tuple[Purpose, ...] = get_args(Purpose)
+OPPOSABLE = tuple(purpose for purpose in PURPOSES if purpose != "keep all")
