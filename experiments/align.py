@@ -1,0 +1,116 @@
+"""What the experiment on ALIGN trains on, and what it measures beside retrieval: neighbours, classes, composed queries.
+
+All of it is drawn. The noisy pool stands for ALIGN's pairs, the clean set for Conceptual Captions. A composed query is
+a scene with one thing plus the name of a second, whose target is the same scene with both; or the other way round.
+"""
+
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import torch
+
+from altalign.demo import classes
+from altalign.demo.draw import draw, encode
+from altalign.demo.scenes import BOILERPLATE, Scene, random_scene
+from altalign.eval import composed
+from altalign.eval.encoded import ENCODED_TOGETHER, Features
+from altalign.eval.image_sources import folder_of
+from altalign.models import torch_models
+from experiments import zerovl
+from experiments.data import Pair, curated
+from experiments.nlip import SCENES, SHUFFLED, with_shuffled
+from experiments.plan import Job
+from experiments.zerovl import TEST_IMAGES, drawn
+
+CLEAN = 1_000
+SHUFFLED_SHARE, BOILERPLATE_SHARE = 0.4, 0.1  # of the noisy pool; the captions of the rest are true
+TESTS = ("test-a", "test-b", "test-c")  # beside test-plain: four tests of 250 scatter half as much as one
+QUERIES = 200  # of each sign
+SIGNS = {"plus": "+", "minus": "-"}
+SIDE_PX = 96
+
+
+# Pairs ---------------------------------------------------------------------------------------------------------------
+
+
+def noisy() -> dict[str, list[Pair]]:
+    """The pool: true pairs, pairs with each other's captions, and pairs with boilerplate, each kind a source."""
+    found, rng = with_shuffled(drawn(SCENES), SHUFFLED_SHARE), Random("boilerplate")
+    chosen = {*rng.sample(range(len(found["true"])), round(BOILERPLATE_SHARE * SCENES))}
+    of_true = list(enumerate(found["true"]))
+    return {
+        "true": [pair for place, pair in of_true if place not in chosen],
+        SHUFFLED: found[SHUFFLED],
+        "boilerplate": [(image, rng.choice(BOILERPLATE)) for place, (image, _) in of_true if place in chosen],
+    }
+
+
+# Evaluation ----------------------------------------------------------------------------------------------------------
+
+
+def scenes_apart(count: int) -> Iterator[tuple[Scene, Scene]]:
+    """Scenes of one thing, each with that of the same thing and a second one; no two show the same things."""
+    rng, seen = Random("composed"), set[frozenset[object]]()
+    while len(seen) < count:
+        both = random_scene(rng)
+        things = frozenset((group.shape, group.colour) for group in both.groups)
+        if len(both.groups) == 2 and things not in seen:
+            seen.add(things)
+            yield Scene(both.groups[:1], "centre", both.ground, "small", both.texture), both
+
+
+def _evaluation(folder: Path) -> None:
+    """Labelled shapes, and composed queries, with the file of sets that reads them."""
+    rng, queries = Random("drawn"), dict[str, list[dict[str, str]]](plus=[], minus=[])
+    classes.write(folder / "classes")
+    (folder / "scenes").mkdir()
+    for number, scenes in enumerate(scenes_apart(QUERIES)):
+        one, both = names = f"{number:03}-one.webp", f"{number:03}-both.webp"
+        for name, scene in zip(names, scenes, strict=True):
+            (folder / "scenes" / name).write_bytes(encode(draw(scene, SIDE_PX, SIDE_PX, rng), "webp"))
+        second = scenes[1].groups[1]
+        text = f"{second.colour} {second.shape}"
+        queries["plus"].append({"image": one, "text": text, "sign": "+", "target": both})
+        queries["minus"].append({"image": both, "text": text, "sign": "-", "target": one})
+    at, sets = f"data/{folder.name.removesuffix('.partial')}", list[str]()
+    for task, more in (("knn", f'train = "{at}/classes/shapes/train"'), ("zero_shot", 'templates = ["a {}"]')):
+        sets.append(f'[[set]]\ntask = "{task}"\nname = "shapes"\npath = "{at}/classes/shapes/test"\n{more}\n')
+    for name, of_sign in queries.items():
+        (folder / f"{name}.jsonl").write_text("\n".join(map(json.dumps, of_sign)))
+        sets.append(
+            f'[[set]]\ntask = "composed"\nname = "{name}"\npath = "{at}/{name}.jsonl"\nimages = "{at}/scenes"\n'
+        )
+    (folder / "sets.toml").write_text("\n".join(sets))
+
+
+SETS: dict[str, Callable[[Path], None]] = {
+    "plain": zerovl.SETS["plain"],
+    "noisy": lambda folder: curated(folder, noisy()),
+    "clean": lambda folder: curated(folder, {"clean": drawn(CLEAN, name="clean")}),
+    "test-plain": zerovl.SETS["test-plain"],
+    "evaluation": _evaluation,
+}
+for _name in TESTS:
+    SETS[_name] = lambda folder, name=_name: curated(folder, {name: drawn(TEST_IMAGES, is_test=True, name=name)})
+
+VARIANTS: dict[str, Any] = {}
+
+
+def measured(_job: Job, run_folder: Path) -> dict[str, float]:
+    """Recall@10 of the composed queries by their image alone, and by their text alone."""
+    features = Features(torch_models.opened(f"run:{run_folder}", device="cpu"), batch=ENCODED_TOGETHER)
+    images, values = folder_of("data/evaluation/scenes"), dict[str, float]()
+    vectors = features.of_images(images).embeddings
+    place = {name.rpartition("/")[2]: number for number, name in enumerate(images.names)}
+    for name in SIGNS:
+        queries = composed.read_queries(f"data/evaluation/{name}.jsonl")
+        own = torch.tensor([place[query.image] for query in queries])
+        targets = torch.tensor([place[query.target] for query in queries])
+        texts = queries[0].sign * features.of_texts([query.text for query in queries])
+        for alone, of_queries in (("image", vectors[own]), ("text", texts)):
+            ranks = composed.search(of_queries, vectors, own, targets)
+            values[f"{name}_by_{alone}"] = composed.measured({"rank": ranks.numpy()})["r10"]
+    return values
