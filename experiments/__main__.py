@@ -14,9 +14,16 @@ from altalign.train import NUMBERS_VERSION
 from experiments import page, plan, queue
 from experiments.plan import Experiment
 
+# A thread a run, and sums in the order of AVX2 everywhere: processors with wider registers would round otherwise, and
+# after some hundred steps recall moves by points.
+ARITHMETIC = {
+    "OMP_NUM_THREADS": "1", "ATEN_CPU_CAPABILITY": "avx2", "MKL_CBWR": "AVX2", "ONEDNN_MAX_CPU_ISA": "AVX2"
+}  # fmt: skip
+
 
 def main(argv: Sequence[str]) -> int:
     """Train and write, or only write; returns the exit code."""
+    os.environ.update(ARITHMETIC)  # before torch is imported
     try:
         sys.stdout.write(f"{_written(argv)}\n")
     except AltalignError as error:
