@@ -29,7 +29,6 @@ CLEAN = 1_000
 SHUFFLED_SHARE, BOILERPLATE_SHARE = 0.4, 0.1  # of the noisy pool; the captions of the rest are true
 TESTS = ("test-a", "test-b", "test-c")  # beside test-plain: four tests of 250 scatter half as much as one
 QUERIES = 200  # of each sign
-SIGNS = {"plus": "+", "minus": "-"}
 SIDE_PX = 96
 
 
@@ -52,14 +51,15 @@ def noisy() -> dict[str, list[Pair]]:
 
 
 def scenes_apart(count: int) -> Iterator[tuple[Scene, Scene]]:
-    """Scenes of one thing, each with that of the same thing and a second one; no two show the same things."""
-    rng, seen = Random("composed"), set[frozenset[object]]()
-    while len(seen) < count:
+    """Scenes of one thing, each with that of the same thing and a second one on the same ground; no two are alike."""
+    rng, seen = Random("composed"), set[object]()
+    while count:
         both = random_scene(rng)
-        things = frozenset((group.shape, group.colour) for group in both.groups)
-        if len(both.groups) == 2 and things not in seen:
-            seen.add(things)
-            yield Scene(both.groups[:1], "centre", both.ground, "small", both.texture), both
+        shown = {(things, both.ground) for things in (both.groups[:1], frozenset(both.groups))}
+        if len(both.groups) == 2 and not shown & seen:
+            seen |= shown
+            count -= 1
+            yield Scene(both.groups[:1], "centre", both.ground, "large", both.texture), both
 
 
 def _evaluation(folder: Path) -> None:
@@ -100,17 +100,21 @@ VARIANTS: dict[str, Any] = {}
 
 
 def measured(_job: Job, run_folder: Path) -> dict[str, float]:
-    """Recall@10 of the composed queries by their image alone, and by their text alone."""
-    features = Features(torch_models.opened(f"run:{run_folder}", device="cpu"), batch=ENCODED_TOGETHER)
+    """What composed queries find by half of them, to set what they find beside it."""
+    return alone(Features(torch_models.opened(f"run:{run_folder}", device="cpu"), batch=ENCODED_TOGETHER))
+
+
+def alone(features: Features) -> dict[str, float]:
+    """Recall@10 in percent of the composed queries by their image alone, and by their text alone."""
     images, values = folder_of("data/evaluation/scenes"), dict[str, float]()
     vectors = features.of_images(images).embeddings
     place = {name.rpartition("/")[2]: number for number, name in enumerate(images.names)}
-    for name in SIGNS:
+    for name in ("plus", "minus"):
         queries = composed.read_queries(f"data/evaluation/{name}.jsonl")
         own = torch.tensor([place[query.image] for query in queries])
         targets = torch.tensor([place[query.target] for query in queries])
         texts = queries[0].sign * features.of_texts([query.text for query in queries])
-        for alone, of_queries in (("image", vectors[own]), ("text", texts)):
+        for part, of_queries in (("image", vectors[own]), ("text", texts)):
             ranks = composed.search(of_queries, vectors, own, targets)
-            values[f"{name}_by_{alone}"] = composed.measured({"rank": ranks.numpy()})["r10"]
+            values[f"{name}_by_{part}"] = composed.measured({"rank": ranks.numpy()})["r10"]
     return values
