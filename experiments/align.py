@@ -1,11 +1,13 @@
 """What the experiment on ALIGN trains on, and what it measures beside retrieval: neighbours, classes, composed queries.
 
-All of it is drawn. The noisy pool stands for ALIGN's pairs, the clean set for Conceptual Captions. A composed query is
-a scene with one thing plus the name of a second, whose target is the same scene with both; or the other way round.
+All of it is drawn. The noisy pool stands for ALIGN's pairs, the clean set for Conceptual Captions. Scenes of composed
+queries are families on one ground: three things, alone and in twos. One thing plus the name of a second asks for both,
+both minus the name of one for the other. By the image alone two scenes are as near, and the text names no ground.
 """
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from itertools import combinations, permutations
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -14,7 +16,7 @@ import torch
 
 from altalign.demo import classes
 from altalign.demo.draw import draw, encode
-from altalign.demo.scenes import BOILERPLATE, Scene, random_scene
+from altalign.demo.scenes import BOILERPLATE, COLOURS, Group, Scene, random_scene
 from altalign.eval import composed
 from altalign.eval.encoded import ENCODED_TOGETHER, Features
 from altalign.eval.image_sources import folder_of
@@ -28,7 +30,7 @@ from experiments.zerovl import TEST_IMAGES, drawn
 CLEAN = 1_000
 SHUFFLED_SHARE, BOILERPLATE_SHARE = 0.4, 0.1  # of the noisy pool; the captions of the rest are true
 TESTS = ("test-a", "test-b", "test-c")  # beside test-plain: four tests of 250 scatter half as much as one
-QUERIES = 200  # of each sign
+FAMILIES = 40  # of six scenes, with six queries of each sign
 SIDE_PX = 96
 
 
@@ -50,16 +52,25 @@ def noisy() -> dict[str, list[Pair]]:
 # Evaluation ----------------------------------------------------------------------------------------------------------
 
 
-def scenes_apart(count: int) -> Iterator[tuple[Scene, Scene]]:
-    """Scenes of one thing, each with that of the same thing and a second one on the same ground; no two are alike."""
-    rng, seen = Random("composed"), set[object]()
-    while count:
-        both = random_scene(rng)
-        shown = {(things, both.ground) for things in (both.groups[:1], frozenset(both.groups))}
-        if len(both.groups) == 2 and not shown & seen:
-            seen |= shown
-            count -= 1
-            yield Scene(both.groups[:1], "centre", both.ground, "large", both.texture), both
+def families(count: int) -> Iterator[tuple[str, list[Group]]]:
+    """Grounds, each with three things of different shapes and colours; none is on the same ground twice."""
+    rng, seen = Random("composed"), set[tuple[str, Group]]()
+    for _ in range(count):
+        ground, things = rng.choice(list(COLOURS)), list[Group]()
+        while len(things) < 3:
+            scene = random_scene(rng)
+            thing = Group(scene.groups[0].shape, scene.groups[0].colour)
+            is_like = any(thing.shape == other.shape or thing.colour == other.colour for other in things)
+            if scene.ground == ground and not is_like and (ground, thing) not in seen:
+                seen.add((ground, thing))
+                things.append(thing)
+        yield ground, things
+
+
+def scenes_of(things: Sequence[Group], ground: str) -> dict[tuple[int, ...], Scene]:
+    """Each of the things, and each two of them, by their places."""
+    one = {(place,): Scene((thing,), "centre", ground, "large") for place, thing in enumerate(things)}
+    return one | {pair: Scene((things[pair[0]], things[pair[1]]), "left", ground) for pair in combinations(range(3), 2)}
 
 
 def _evaluation(folder: Path) -> None:
@@ -67,14 +78,16 @@ def _evaluation(folder: Path) -> None:
     rng, queries = Random("drawn"), dict[str, list[dict[str, str]]](plus=[], minus=[])
     classes.write(folder / "classes")
     (folder / "scenes").mkdir()
-    for number, scenes in enumerate(scenes_apart(QUERIES)):
-        one, both = names = f"{number:03}-one.webp", f"{number:03}-both.webp"
-        for name, scene in zip(names, scenes, strict=True):
-            (folder / "scenes" / name).write_bytes(encode(draw(scene, SIDE_PX, SIDE_PX, rng), "webp"))
-        second = scenes[1].groups[1]
-        text = f"{second.colour} {second.shape}"
-        queries["plus"].append({"image": one, "text": text, "sign": "+", "target": both})
-        queries["minus"].append({"image": both, "text": text, "sign": "-", "target": one})
+    for number, (ground, things) in enumerate(families(FAMILIES)):
+        names = dict[tuple[int, ...], str]()
+        for places, scene in scenes_of(things, ground).items():
+            names[places] = f"{number:02}-{''.join(map(str, places))}.webp"
+            (folder / "scenes" / names[places]).write_bytes(encode(draw(scene, SIDE_PX, SIDE_PX, rng), "webp"))
+        for first, second in permutations(range(3), 2):
+            one, both = names[(first,)], names[tuple(sorted((first, second)))]
+            text = f"{things[second].colour} {things[second].shape}"
+            queries["plus"].append({"image": one, "text": text, "sign": "+", "target": both})
+            queries["minus"].append({"image": both, "text": text, "sign": "-", "target": one})
     at, sets = f"data/{folder.name.removesuffix('.partial')}", list[str]()
     for task, more in (("knn", f'train = "{at}/classes/shapes/train"'), ("zero_shot", 'templates = ["a {}"]')):
         sets.append(f'[[set]]\ntask = "{task}"\nname = "shapes"\npath = "{at}/classes/shapes/test"\n{more}\n')
@@ -105,7 +118,7 @@ def measured(_job: Job, run_folder: Path) -> dict[str, float]:
 
 
 def alone(features: Features) -> dict[str, float]:
-    """Recall@10 in percent of the composed queries by their image alone, and by their text alone."""
+    """Recall@1 in percent of the composed queries by their image alone, and by their text alone."""
     images, values = folder_of("data/evaluation/scenes"), dict[str, float]()
     vectors = features.of_images(images).embeddings
     place = {name.rpartition("/")[2]: number for number, name in enumerate(images.names)}
@@ -116,5 +129,5 @@ def alone(features: Features) -> dict[str, float]:
         texts = queries[0].sign * features.of_texts([query.text for query in queries])
         for part, of_queries in (("image", vectors[own]), ("text", texts)):
             ranks = composed.search(of_queries, vectors, own, targets)
-            values[f"{name}_by_{part}"] = composed.measured({"rank": ranks.numpy()})["r10"]
+            values[f"{name}_by_{part}"] = composed.measured({"rank": ranks.numpy()})["r1"]
     return values
