@@ -74,7 +74,7 @@ def scenes_of(things: Sequence[Group], ground: str) -> dict[tuple[int, ...], Sce
 
 
 def _evaluation(folder: Path) -> None:
-    """Labelled shapes, and composed queries, with the file of sets that reads them."""
+    """Pictures of ten colours, and composed queries, with the file of sets that reads them."""
     rng, queries = Random("drawn"), dict[str, list[dict[str, str]]](plus=[], minus=[])
     classes.write(folder / "classes")
     (folder / "scenes").mkdir()
@@ -89,8 +89,8 @@ def _evaluation(folder: Path) -> None:
             queries["plus"].append({"image": one, "text": text, "sign": "+", "target": both})
             queries["minus"].append({"image": both, "text": text, "sign": "-", "target": one})
     at, sets = f"data/{folder.name.removesuffix('.partial')}", list[str]()
-    for task, more in (("knn", f'train = "{at}/classes/shapes/train"'), ("zero_shot", 'templates = ["a {}"]')):
-        sets.append(f'[[set]]\ntask = "{task}"\nname = "shapes"\npath = "{at}/classes/shapes/test"\n{more}\n')
+    for task, more in (("knn", f'train = "{at}/classes/colours/train"'), ("zero_shot", 'templates = ["a {}"]')):
+        sets.append(f'[[set]]\ntask = "{task}"\nname = "colours"\npath = "{at}/classes/colours/test"\n{more}\n')
     for name, of_sign in queries.items():
         (folder / f"{name}.jsonl").write_text("\n".join(map(json.dumps, of_sign)))
         sets.append(

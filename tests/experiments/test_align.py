@@ -82,4 +82,4 @@ def test_who_knows_the_scenes_answers_every_query_and_by_half_of_it_not_half(
     assert all(found <= 50 for found in align.alone(features).values())
     others = [each for each in sets.set if each.task != "composed"]
     assert [Path(each.path).is_dir() for each in others] == [True, True]
-    assert len(list(Path(others[0].path).iterdir())) == len(SHAPES)
+    assert len(list(Path(others[0].path).iterdir())) == len(COLOURS)
