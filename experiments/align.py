@@ -7,6 +7,7 @@ both minus the name of one for the other. By the image alone two scenes are as n
 
 import json
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from itertools import combinations, permutations
 from pathlib import Path
 from random import Random
@@ -50,6 +51,10 @@ def noisy() -> dict[str, list[Pair]]:
 
 
 # Evaluation ----------------------------------------------------------------------------------------------------------
+
+
+def _tested(name: str, folder: Path) -> None:
+    curated(folder, {name: drawn(TEST_IMAGES, is_test=True, name=name)})
 
 
 def families(count: int) -> Iterator[tuple[str, list[Group]]]:
@@ -105,9 +110,8 @@ SETS: dict[str, Callable[[Path], None]] = {
     "clean": lambda folder: curated(folder, {"clean": drawn(CLEAN, name="clean")}),
     "test-plain": zerovl.SETS["test-plain"],
     "evaluation": _evaluation,
+    **{name: partial(_tested, name) for name in TESTS},
 }
-for _name in TESTS:
-    SETS[_name] = lambda folder, name=_name: curated(folder, {name: drawn(TEST_IMAGES, is_test=True, name=name)})
 
 VARIANTS: dict[str, Any] = {}
 
