@@ -113,7 +113,8 @@ eval: | demo-classes
 demo-classes: | $(VENV)/.train
 	$(VENV)/bin/python -m altalign.demo.classes $@
 
-# Runs of an experiment that are not trained yet, a process a core, and its page; FLAGS=--page writes the page alone.
+# Runs of an experiment that are not trained yet, a process a core, and its page. FLAGS=--page writes the page alone,
+# --again trains a finished run once more and compares, --scale=4 makes steps, towers and pairs larger (for a GPU).
 experiment: NAME ?= zerovl
 experiment: $(VENV)/.train
 	$(VENV)/bin/python -m experiments $(NAME) $(FLAGS)

@@ -9,6 +9,7 @@ import pyarrow.parquet as pq
 
 import altalign
 
+scale = 1  # times the pairs that are drawn to train on
 Pair = tuple[bytes, str]  # image and caption
 
 

@@ -21,6 +21,7 @@ from altalign.demo.scenes import english, random_scene
 from altalign.pipelines.near import shard_images
 from altalign.train.step import accumulation, learner
 from altalign.train.step.global_batch import Group, global_batch
+from experiments import data
 from experiments.data import Absent, Pair, curated
 
 SHARED = Path(__file__).parents[2] / "shared" / "data"
@@ -63,6 +64,7 @@ def drawn(count: int, style: str = "plain", *, is_test: bool = False, name: str 
     """
     rng, seen = Random(f"{style} {is_test}{name}"), set[str]()
     _, changed, phrase = STYLES[style]
+    count *= 1 if is_test else data.scale
     while count:
         scene = random_scene(rng)
         caption = phrase.format(english(scene, rng))
@@ -127,9 +129,9 @@ def _small(image: bytes) -> bytes:
 
 
 def _jpeg(picture: Image.Image) -> bytes:
-    data = io.BytesIO()
-    picture.save(data, "JPEG", quality=90)
-    return data.getvalue()
+    encoded = io.BytesIO()
+    picture.save(encoded, "JPEG", quality=90)
+    return encoded.getvalue()
 
 
 # Sets ----------------------------------------------------------------------------------------------------------------
