@@ -11,8 +11,7 @@ from altalign.demo.scenes import BOILERPLATE, COLOURS, SHAPES
 from altalign.eval.encoded import Encoder, Features
 from altalign.eval.evaluation import results_of
 from altalign.eval.settings import EvalSets
-from altalign.train.settings.training import TrainConfig
-from experiments import align, plan, queue
+from experiments import align
 from experiments.data import Pair
 from experiments.nlip import SHUFFLED
 
@@ -28,14 +27,6 @@ def test_the_pool_has_each_image_once_and_its_shares_of_wrong_captions(monkeypat
     assert all(true[image] != caption for image, caption in pool[SHUFFLED])
     assert {caption for _, caption in pool["boilerplate"]} == set(BOILERPLATE)
     assert align.noisy() == pool
-
-
-def test_every_arm_has_its_sets_and_settings_that_can_be_trained() -> None:
-    jobs = {job.name: job for job in plan.jobs(queue.read("align"))}
-    assert {name for job in jobs.values() for name in job.sets} <= align.SETS.keys()
-    for job in jobs.values():
-        TrainConfig.from_values(job.settings, where=job.name)
-    assert jobs["noisy-quarter-large-0"].settings["image_tower"] == jobs["both-large-0"].settings["image_tower"]
 
 
 class Oracle:
