@@ -79,7 +79,7 @@ def scenes_of(things: Sequence[Group], ground: str) -> dict[tuple[int, ...], Sce
 
 
 def _evaluation(folder: Path) -> None:
-    """Pictures of ten colours, and composed queries, with the file of sets that reads them."""
+    """Pictures by colour, and composed queries, with the file of sets that reads them."""
     rng, queries = Random("drawn"), dict[str, list[dict[str, str]]](plus=[], minus=[])
     classes.write(folder / "classes")
     (folder / "scenes").mkdir()
