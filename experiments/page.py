@@ -90,11 +90,11 @@ def compared(experiment: Experiment, results: Results, arm: str, measure: str) -
 def detectable(experiment: Experiment, results: Results, arm: str, measure: str) -> float | None:
     """The smallest difference that an arm's seeds tell apart from what it replaces, by the spread of the latter alone.
 
-    None where fewer than two of its runs have ended. Both arms are taken to spread alike, and independently.
+    None where fewer than two of its runs have ended, or all measured the same. Both arms are taken to spread alike, and independently.
     """
     replaces = experiment.arms[arm].replaces
     pilots = values(experiment, results, replaces, measure).values() if replaces else ()
-    if len(pilots) < 2:
+    if len(set(pilots)) < 2:
         return None
     seeds = len(experiment.seeds_of(arm, replaces))
     quantiles = sum(float(students_t.isf(one, seeds - 1)) for one in (LEVEL / 2, 1 - POWER))
