@@ -18,8 +18,8 @@ from experiments.data import Pair, curated_tables, table
 from experiments.plan import Job
 from experiments.zerovl import SIDE_PX, clothes
 
-# ALIGN's vocabulary is of the n-grams that its pool has often enough. This one is of those that this pool has twice: the
-# least that the rule can ask for, and as many as a test counts.
+# ALIGN's vocabulary is of the 100 million n-grams that its raw pool has most often. This one is about as many as this
+# pool has at least twice, so that an n-gram is rare where it is there once: the least that the rule can ask for.
 VOCABULARY = 12_000
 RULES: dict[str, dict[str, Any]] = {
     "text_too_short": {"text": {"words_at_least": 3}},
