@@ -27,6 +27,7 @@ COPIED = "copy of a test image"
 SIDE_PX = 216
 TEST_SCENES = 400
 CLIP_ART = ("clip art: {}", "{}, clip art", "picture of {}")  # of titles that are too short
+KINDS_OF_CLOTHES = ("dress", "hat", "long-sleeved", "outerwear", "pants", "shirt", "shoes", "shorts", "skirt")
 STARTS = ("a photo of", "photo of", "picture of", "a picture of", "photograph of", "image of", "snapshot of")
 ENDS = ("", " in a photo collection", " as photographed", " for a wardrobe", ", clothing", ", clothes", ", in colour")
 ENDS += (", something to wear", ", a piece of clothing", ", from a data set", ", one photo of many")
@@ -130,7 +131,7 @@ def noisy(pairs: list[Pair]) -> dict[str, list[Pair]]:
         rng = Random(kind)
         others = rng.sample(captions, max(1, counts[kind] // 25)) if kind == "repeated caption" else captions
         own = [next(rest) for _ in range(counts[kind])]
-        sources[kind] = [become(image, caption, rng.choice(others), rng) for image, caption in own]
+        sources[kind] = [become(image, caption, _of_another(caption, others, rng), rng) for image, caption in own]
     true, rng = list(rest), Random("copies")
     of_many = next(iter(sources["wrong caption"]))[0]
     distinct = sorted({caption.lower() for caption in captions})
@@ -144,6 +145,14 @@ def noisy(pairs: list[Pair]) -> dict[str, list[Pair]]:
         "near copy": [copy(pair, rng) for pair in rng.sample(true, counts["near copy"])],
         "other language": [_foreign(rng) for _ in range(counts["other language"])],
     }
+
+
+def _of_another(caption: str, others: list[str], rng: Random) -> str:
+    """A caption of the others that is not true here as well, as one of clothes may be."""
+    while True:
+        other = rng.choice(others)
+        if other != caption and not any(kind in caption and kind in other for kind in KINDS_OF_CLOTHES):
+            return other
 
 
 def noise_counts() -> dict[str, int]:

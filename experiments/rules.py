@@ -3,14 +3,16 @@
 Every set is curated from the same tables, with ALIGN's numbers, and stored small. What a rule drops is known by source.
 """
 
-import json
 from collections import Counter
-from functools import cache, partial, reduce
+from collections.abc import Callable, Set
+from functools import partial, reduce
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import pyarrow.parquet as pq
 
+from altalign import cli
 from altalign.errors import AltalignError
 from altalign.settings.common import merged
 from experiments.crawl import RECIPE, TRUE, tables
@@ -18,9 +20,9 @@ from experiments.data import Pair, curated_tables, table
 from experiments.plan import Job
 from experiments.zerovl import SIDE_PX, clothes
 
-# ALIGN's vocabulary is of the 100 million n-grams that its raw pool has most often. This one is about as many as this
-# pool has at least twice, so that an n-gram is rare where it is there once: the least that the rule can ask for.
-VOCABULARY = 12_000
+# ALIGN's vocabulary is of the 100 million n-grams that its raw pool has most often. This pool has 5,614 at least twice,
+# and those of the last rank are all in: rare is what is there once, the least that the rule can ask for.
+VOCABULARY = 5_600
 RULES: dict[str, dict[str, Any]] = {
     "text_too_short": {"text": {"words_at_least": 3}},
     "text_too_long": {"text": {"words_at_most": 20}},
@@ -32,6 +34,15 @@ RULES: dict[str, dict[str, Any]] = {
     "near_duplicate_of_test_image": {"decontaminate": {"similarity_above": 0.975}},
 }
 OURS = {"near_duplicate_in_pool": {"dedup": {"within_pool": "keep_one_image"}}}
+CLOTHES = """
+[[set]]
+task = "zero_shot"
+name = "clothes"
+path = "data/test-clothes/photographs.parquet"
+label_column = "caption"
+classes = "data/test-clothes/kinds.txt"
+templates = ["a photo of {}"]
+"""
 ALWAYS = "pair_repeated"  # the rule that every curation has
 
 
@@ -64,23 +75,27 @@ def _clothes(folder: Path) -> None:
     photographs: list[Pair] = list(clothes("test"))
     table(folder / "photographs.parquet", photographs)
     kinds = sorted({kind for _, kind in photographs})
-    (folder / "kinds.txt").write_text("\n".join(kinds) + "\n", encoding="utf-8")
-    said = {
-        "task": "zero_shot",
-        "name": "clothes",
-        "path": f"data/{folder.name.removesuffix('.partial')}/photographs.parquet",
-        "label_column": "caption",
-        "classes": f"data/{folder.name.removesuffix('.partial')}/kinds.txt",
-        "templates": ["a photo of {}"],
-    }
-    lines = "\n".join(f"{name} = {json.dumps(value)}" for name, value in said.items())
-    (folder / "sets.toml").write_text(f"[[set]]\n{lines}\n", encoding="utf-8")
+    (folder / "kinds.txt").write_text("\n".join(kinds), encoding="utf-8")
+    (folder / "sets.toml").write_text(CLOTHES, encoding="utf-8")
 
 
-SETS = {
+def _as_many(beside: str, folder: Path) -> None:
+    """As many pairs of the pool as another set has, those of the smallest keys; both sets are made before."""
+    data = folder.parent
+    shards = [pq.read_table(path, columns=["key"]) for path in _shards(data / "none")]
+    keys = sorted(key for shard in shards for key in shard["key"].to_pylist())[: _sources(data / beside).total()]
+    with TemporaryDirectory() as place:
+        listed = Path(place, "keys.txt")
+        listed.write_text("\n".join(keys), encoding="utf-8")
+        if cli.main(["select", str(data / "none"), str(folder), "--list", str(listed)]):
+            raise AltalignError("altalign select: it failed; what it said stands above")
+
+
+SETS: dict[str, Callable[[Path], None]] = {
     "none": partial(_curated, {}),
     **{name: partial(_curated, rules) for name, rules in (RULES | OURS).items()},
     "all": partial(_curated, reduce(merged, RULES.values())),
+    "none-as-all": partial(_as_many, "all"),
     "true": partial(_curated, {}, sources=f"{TRUE}.parquet"),
     "leaked": partial(_leaked, {}),
     "decontaminated": partial(_leaked, RULES["near_duplicate_of_test_image"]),
@@ -91,53 +106,46 @@ SETS = {
 VARIANTS: dict[str, Any] = {}
 
 
-def before(job: Job, _run_folder: Path) -> None:
-    """See that an arm of as many pairs as a rule leaves has as many: what it names beside its sets is that rule's set.
-
-    Raises:
-        AltalignError: it has not.
-    """
-    if pairs := job.settings["data"].get("pairs"):
-        (beside,) = (name for name in job.sets if name in {"all", *RULES, *OURS})
-        if pairs != (kept := _pairs(beside).total()):
-            raise AltalignError(f"{job.arm}: [data] pairs = {pairs}, but {beside} has {kept}; write that")
-
-
 def measured(job: Job, _run_folder: Path) -> dict[str, float]:
     """What rules dropped, against the truth: of a run's own set."""
-    name = Path(job.settings["data"]["runs"][0]).name
-    kept = _pairs(name)
+    name, data = Path(job.settings["data"]["runs"][0]).name, Path("data")
+    kept = _sources(data / name)
     found = {"pairs": float(kept.total()), "true": 100 * kept[TRUE] / kept.total()}
-    if name in ("true", "leaked"):
-        return found
     if name == "decontaminated":
-        return found | _against(_pairs("leaked"), kept, set(_pairs("leaked")) - {TRUE})
-    rules = {name} if name in RULES | OURS else {ALWAYS, *RULES} if name == "all" else {ALWAYS}
-    meant = {kind for kind, of in RECIPE["kinds"].items() if rules & set(of["rules"])}
-    return found | _against(_pairs("none") if name in RULES | OURS else _pool(), kept, meant)
+        leaked = _sources(data / "leaked")
+        return found | against(leaked, kept, leaked.keys() - {TRUE})
+    if name in RULES | OURS:
+        return found | against(_sources(data / "none"), kept, _meant(name))
+    if name in ("none", "all"):
+        whole = Counter({path.stem: pq.read_metadata(path).num_rows for path in Path("crawl").glob("*.parquet")})
+        return found | against(whole, kept, _meant(ALWAYS, *(RULES if name == "all" else ())))
+    return found
 
 
-def _against(pool: Counter[str], kept: Counter[str], meant: set[str]) -> dict[str, float]:
-    """Precision and recall in percent; recall also of each source that is meant."""
+def against(pool: Counter[str], kept: Counter[str], meant: Set[str]) -> dict[str, float]:
+    """What was dropped of a pool, of which sources are known: precision and recall in percent.
+
+    Recall is that of all sources that are meant, and of each.
+    """
     dropped = pool - kept
-    noise = dropped.total() - dropped[TRUE]
     return {
-        "precision": 100 * noise / dropped.total() if dropped else 0.0,
+        "precision": 100 * (dropped.total() - dropped[TRUE]) / dropped.total() if dropped else 0.0,
         "recall": 100 * sum(dropped[kind] for kind in meant) / sum(pool[kind] for kind in meant),
         **{f"recall/{kind}": 100 * dropped[kind] / pool[kind] for kind in meant},
     }
 
 
-@cache
-def _pairs(name: str) -> Counter[str]:
+def _meant(*rules: str) -> Set[str]:
+    """The kinds of noise that rules are meant for."""
+    return {kind for kind, of in RECIPE["kinds"].items() if {*rules} & {*of["rules"]}}
+
+
+def _sources(run: Path) -> Counter[str]:
     """The pairs of a set by source."""
-    shards = sorted(Path("data", name, "shards").glob("*.parquet"))
     return Counter(
-        source for path in shards for source in pq.read_table(path, columns=["source"])["source"].to_pylist()
+        source for path in _shards(run) for source in pq.read_table(path, columns=["source"])["source"].to_pylist()
     )
 
 
-@cache
-def _pool() -> Counter[str]:
-    """The pairs of the pool by source, before any curation."""
-    return Counter({path.stem: pq.read_metadata(path).num_rows for path in Path("crawl").glob("*.parquet")})
+def _shards(run: Path) -> list[Path]:
+    return sorted((run / "shards").glob("*.parquet"))
