@@ -113,10 +113,11 @@ eval: | demo-classes
 demo-classes: | $(VENV)/.train
 	$(VENV)/bin/python -m altalign.demo.classes $@
 
-# Runs of an experiment that are not trained yet, a process a core, and its page; FLAGS=--page writes the page alone.
+# Runs of an experiment that are not trained yet, a process a core, and its page. FLAGS=--page writes the page alone,
+# --again trains a finished run once more and compares, --scale=4 makes steps, towers and pairs larger (for a GPU).
 experiment: NAME ?= zerovl
 experiment: $(VENV)/.train
-	OMP_NUM_THREADS=1 $(VENV)/bin/python -m experiments $(NAME) $(FLAGS)
+	$(VENV)/bin/python -m experiments $(NAME) $(FLAGS)
 
 # Prism and object stores where Go is; without it the tests that need them are skipped and say so.
 SERVERS = @! command -v go >/dev/null || $(MAKE) --no-print-directory prism versitygw fake-gcs-server

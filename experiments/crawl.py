@@ -18,6 +18,7 @@ from PIL import Image, ImageEnhance, ImageOps
 
 from altalign.demo.draw import draw
 from altalign.demo.scenes import BOILERPLATE, LANGUAGES, foreign, long_text, random_scene, rare_text, short_text
+from experiments import data
 from experiments.data import Pair, table
 from experiments.zerovl import clip_art, clothes, drawn, jpeg
 
@@ -158,7 +159,10 @@ def _of_another(caption: str, others: list[str], rng: Random) -> str:
 def noise_counts() -> dict[str, int]:
     """The pairs of each kind."""
     kinds, whole = RECIPE["kinds"], sum(kind.get("rate", 0) for kind in RECIPE["kinds"].values())
-    return {name: kind.get("pairs") or round(RECIPE["noise"] * kind["rate"] / whole) for name, kind in kinds.items()}
+    return {
+        name: kind.get("pairs") or round(data.scale * RECIPE["noise"] * kind["rate"] / whole)
+        for name, kind in kinds.items()
+    }
 
 
 def copy(pair: Pair, rng: Random, how: str = "") -> Pair:
@@ -174,13 +178,13 @@ def _foreign(rng: Random) -> Pair:
 # Tables --------------------------------------------------------------------------------------------------------------
 
 
-def tables(data: Path) -> Path:
-    """The folder of tables of all inputs: SOURCE.parquet, `copies/WAY.parquet` and `tests/SET.parquet`; made once.
+def tables(sets: Path) -> Path:
+    """The folder of tables of all inputs, beside that of sets: SOURCE.parquet, `copies/WAY.parquet` and `tests/SET.parquet`; made once.
 
     Raises:
         Absent: the tables of `shared/data` are not there.
     """
-    place = data.parent / "crawl"
+    place = sets.parent / "crawl"
     if place.is_dir():
         return place
     partial = place.with_name("crawl.partial")

@@ -11,6 +11,7 @@ import pyarrow.parquet as pq
 import altalign
 from altalign.settings.common import merged
 
+scale = 1  # times the pairs that are drawn to train on
 Pair = tuple[bytes, str]  # image and caption
 MOST = 2**31 - 1
 WIDE: dict[str, Any] = {  # every rule as wide as it goes: experiments choose pairs themselves

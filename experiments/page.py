@@ -5,7 +5,7 @@ A verdict is of all claims of a page together: Holm's correction (1979) holds th
 
 import math
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from statistics import fmean, stdev
 from typing import Any
@@ -18,6 +18,7 @@ from experiments.plan import Arm, Experiment, Section
 Results = Mapping[str, Any]  # `runs`: what each run came to, by ARM-SEED; `absent`: reasons, by arm; `machine`
 Claim = tuple[str, str]  # an arm, and the measure in which the paper compares it with what it replaces
 LEVEL = 0.05  # of all claims together, and of an interval that is of no claim
+POWER = 0.8  # of finding a difference that is there
 
 
 @dataclass(frozen=True)
@@ -84,6 +85,30 @@ def compared(experiment: Experiment, results: Results, arm: str, measure: str) -
     own, other = (values(experiment, results, name, measure) for name in (arm, replaces))
     seeds = sorted(own.keys() & other.keys())
     return difference([own[seed] for seed in seeds], [other[seed] for seed in seeds]) if seeds else None
+
+
+def detectable(experiment: Experiment, results: Results, arm: str, measure: str) -> float | None:
+    """The smallest difference that an arm's seeds tell apart from what it replaces, by the spread of the latter alone.
+
+    None where fewer than two of its runs have ended. Both arms are taken to spread alike, and independently.
+    """
+    replaces = experiment.arms[arm].replaces
+    pilots = values(experiment, results, replaces, measure).values() if replaces else ()
+    if len(pilots) < 2:
+        return None
+    seeds = len(experiment.seeds_of(arm, replaces))
+    quantiles = sum(float(students_t.isf(one, seeds - 1)) for one in (LEVEL / 2, 1 - POWER))
+    return quantiles * stdev(pilots) * math.sqrt(2 / seeds)
+
+
+def power(experiment: Experiment, results: Results) -> str:
+    """What each claim's seeds can tell apart, as the pilots spread: a line each."""
+    lines = []
+    for arm, measure in claims(experiment):
+        if (smallest := detectable(experiment, results, arm, measure)) is not None:
+            seeds = len(experiment.seeds_of(arm, experiment.arms[arm].replaces))
+            lines.append(f"{arm}: {seeds} seeds tell {_number(smallest)} apart in {experiment.measures[measure]}")
+    return "\n".join(lines)
 
 
 def has_learned(experiment: Experiment, results: Results, arm: str) -> bool:
@@ -164,7 +189,7 @@ def markdown(name: str, experiment: Experiment, results: Results) -> str:
 def _method(name: str, experiment: Experiment, results: Results, *, is_fresh: bool) -> str:
     runs = list(results["runs"].values())
     cpu_s, wall_s = (sum(run["values"][name] for run in runs) for name in ("cpu_s", "wall_s"))
-    planned = sum(len(experiment.seeds_of(arm)) for arm in experiment.arms)
+    planned = len(list(plan.jobs(experiment)))
     of_code = f"by version {', '.join(sorted({run['code'] for run in runs}))}" if is_fresh else "by other code"
     said = (
         f"{len(runs)} of {planned} runs have ended {of_code}, {cpu_s / 60:.0f} minutes of "
@@ -173,8 +198,9 @@ def _method(name: str, experiment: Experiment, results: Results, *, is_fresh: bo
         "that of the arm it replaces, with its interval by Student's t: of 95 %, and of a claim of the paper at the "
         "level that Holm's correction for all claims of this page leaves to it. Where that contains 0, the arms are "
         "*not told apart*; they are *the same* where it lies within a margin. An arm with a run that learned nothing "
-        f"is *not trained*, and says nothing. `make experiment NAME={name}` trains what is missing, by "
-        f"`experiments/{name}.toml`."
+        f"is *not trained*, and says nothing. *Detectable* is the smallest difference that the seeds of an arm tell "
+        f"apart four times in five, by the spread of the arm it replaces. `make experiment NAME={name}` trains what is "
+        f"missing, by `experiments/{name}.toml`."
     )
     if is_fresh:
         return said
@@ -187,9 +213,13 @@ def _method(name: str, experiment: Experiment, results: Results, *, is_fresh: bo
 
 def _summary(experiment: Experiment, of: Verdicts) -> str:
     """How many of the paper's claims came out, by verdict."""
-    said, number = Counter(of.words.values()), len(claims(experiment))
-    said["not tried with this code"] = number - said.total()
-    return f"Of {number} claims: {', '.join(f'{count} {words}' for words, count in said.most_common() if count)}."
+    return in_short(of.words.get(claim, "") for claim in claims(experiment))
+
+
+def in_short(words: Iterable[str]) -> str:
+    """How many claims have each verdict; those that have none are empty."""
+    said = Counter(one.partition(":")[0] or "not tried with this code" for one in words)
+    return f"Of {said.total()} claims: {', '.join(f'{count} {words}' for words, count in said.most_common())}."
 
 
 def _section(experiment: Experiment, section: Section, results: Results, of: Verdicts) -> str:
@@ -198,7 +228,10 @@ def _section(experiment: Experiment, section: Section, results: Results, of: Ver
 
 
 def _table(experiment: Experiment, section: Section, results: Results, measure: str, of: Verdicts) -> str:
-    rows = [f"| {experiment.measures[measure]} | Mean (least to most) | Difference |", "|---|---:|---|"]
+    rows = [
+        f"| {experiment.measures[measure]} | Mean (least to most) | Difference | Detectable |",
+        "|---|---:|---|---:|",
+    ]
     rows += [_row(experiment, name, results, measure, of) for name in section.arms]
     return "\n".join(rows)
 
@@ -206,14 +239,20 @@ def _table(experiment: Experiment, section: Section, results: Results, measure: 
 def _row(experiment: Experiment, name: str, results: Results, measure: str, of: Verdicts) -> str:
     arm, found = experiment.arms[name], list(values(experiment, results, name, measure).values())
     if not found:
-        return f"| {arm.about} | | {results['absent'].get(name, 'no run has ended')} |"
-    against = ""
+        return f"| {arm.about} | | {lacking(arm, name, results)} | |"
+    against, smallest = "", detectable(experiment, results, name, measure)
     if apart := compared(experiment, results, name, measure):
-        level = of.levels.get((name, measure), LEVEL)
-        against = f"{_interval(apart, len(experiment.seeds), level)} to {_short(experiment.arms[arm.replaces])}"
+        against = f"{interval(apart, len(experiment.seeds), of.levels.get((name, measure), LEVEL))} to "
+        against += short(experiment.arms[arm.replaces])
         against += f": {of.words[name, measure]}" if (name, measure) in of.words else ""
     spread = f"{_number(min(found))} to {_number(max(found))}"
-    return f"| {arm.about} | {_number(fmean(found))} ({spread}) | {against} |"
+    apart_from = "" if smallest is None else _number(smallest)
+    return f"| {arm.about} | {_number(fmean(found))} ({spread}) | {against} | {apart_from} |"
+
+
+def lacking(arm: Arm, name: str, results: Results) -> str:
+    """Why an arm has no values."""
+    return arm.untried or results["absent"].get(name, "no run has ended")
 
 
 def _ends(results: Results) -> str:
@@ -222,11 +261,12 @@ def _ends(results: Results) -> str:
     return "\n".join(["## Runs that ended early", "", *failed]) if failed else ""
 
 
-def _short(arm: Arm) -> str:
+def short(arm: Arm) -> str:
+    """An arm in few words."""
     return arm.about.partition(", ")[0]
 
 
-def _interval(apart: Difference, seeds: int, level: float) -> str:
+def interval(apart: Difference, seeds: int, level: float) -> str:
     """A difference with half of its interval, and of how many seeds it is where those are not as many as usual."""
     mean = _number(apart.mean, sign="+")
     half = f" ± {_number(apart.half(level))}" if apart.pairs > 1 else " without an interval"

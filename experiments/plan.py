@@ -13,6 +13,10 @@ from altalign.train import NUMBERS_VERSION
 
 Direction = Literal["higher", "lower", "same"]
 Tree = Mapping[str, Any]
+_GROWING = {
+    ("schedule", "steps"), ("schedule", "warmup_steps"), ("data", "pairs"),
+    ("image_tower", "width"), ("text_tower", "width"), ("text_tower", "heads"),
+}  # fmt: skip
 
 
 class Arm(Settings):
@@ -30,6 +34,7 @@ class Arm(Settings):
     ranks: Annotated[int, Field(ge=1)] = 1  # processes of a run
     seeds: list[int] = Field(default_factory=list)  # if others than the experiment's: more, where a verdict turned
     may_learn_nothing: bool = False  # that it does is what the paper says of it, and no want of steps
+    untried: str = ""  # why nothing is trained for it: its row has the reason
 
 
 class Section(Settings):
@@ -52,6 +57,7 @@ class Experiment(Settings):
     margins: dict[str, float] = Field(default_factory=dict)  # a difference below which arms are the same, by measure
     train: list[str]  # of `SETS` in the experiment's module
     tests: list[str]
+    needs: list[str] = Field(default_factory=list)  # sets that the settings of the base name beside those
     base: dict[str, Any]  # settings of training, for all arms
     arms: dict[str, Arm]
     sections: list[Section]
@@ -68,6 +74,11 @@ class Experiment(Settings):
         if unworded := {name for section in self.sections for name in section.measures} - self.measures.keys():
             raise ValueError(f"measures: no words for {', '.join(sorted(unworded))}; add them")
         return self
+
+    @property
+    def pilots(self) -> set[str]:
+        """Arms that others replace: what their seeds can tell apart follows from the spread of these."""
+        return {arm.replaces for arm in self.arms.values()}
 
     def seeds_of(self, *arms: str) -> list[int]:
         """Those that all of these arms have."""
@@ -99,19 +110,35 @@ class Job:
 
 
 def jobs(experiment: Experiment, *, absent: Collection[str] = ()) -> Iterator[Job]:
-    """All runs but those that read an absent set: every arm with the first seed, then with the next, and so on.
+    """All runs but those that read an absent set: those of pilots, then the others, seed by seed.
 
     So a queue that is stopped has whole seeds, which can be compared.
     """
-    for seed in sorted({seed for name in experiment.arms for seed in experiment.seeds_of(name)}):
-        for name, arm in experiment.arms.items():
-            if seed not in experiment.seeds_of(name):
-                continue
-            train = [each.format(seed=seed) for each in arm.train or experiment.train]
-            tests = arm.tests or experiment.tests
-            sets = frozenset([*train, *tests, *arm.needs])
-            if not sets & set(absent):
-                yield Job(name, seed, _settings(experiment, arm, train, tests), arm.variant, arm.ranks, sets)
+    all_of = ((name, seed) for name in experiment.arms for seed in experiment.seeds_of(name))
+    for name, seed in sorted(all_of, key=lambda one: (one[0] not in experiment.pilots, one[1])):
+        arm = experiment.arms[name]
+        train = [each.format(seed=seed) for each in arm.train or experiment.train]
+        tests = arm.tests or experiment.tests
+        sets = frozenset([*train, *tests, *arm.needs, *experiment.needs])
+        if not (arm.untried or sets & set(absent)):
+            yield Job(name, seed, _settings(experiment, arm, train, tests), arm.variant, arm.ranks, sets)
+
+
+def scaled(experiment: Experiment, times: int) -> Experiment:
+    """The same with so many times the steps, the width of towers and the pairs that are asked for."""
+    of_arms = {name: {"settings": _grown(arm.settings, times)} for name, arm in experiment.arms.items()}
+    arms = {name: arm.model_copy(update=of_arms[name]) for name, arm in experiment.arms.items()}
+    return experiment.model_copy(update={"base": _grown(experiment.base, times), "arms": arms})
+
+
+def _grown(settings: Any, times: int, section: str = "") -> Any:
+    """Settings, whole or of a section, larger by a factor."""
+    if isinstance(settings, Mapping):
+        return {
+            name: value * times if (section, name) in _GROWING else _grown(value, times, name)
+            for name, value in settings.items()
+        }
+    return [_grown(one, times, section) for one in settings] if isinstance(settings, list) else settings
 
 
 def _settings(experiment: Experiment, arm: Arm, train: Sequence[str], tests: Sequence[str]) -> Tree:

@@ -10,6 +10,7 @@ import importlib
 import json
 import multiprocessing
 import os
+import secrets
 import shutil
 import socket
 import subprocess
@@ -41,7 +42,9 @@ def read(name: str) -> Experiment:
     return Experiment.load(ROOT / "experiments" / f"{name}.toml")
 
 
-def run(module: str, experiment: Experiment, folder: Path, *, processes: int) -> dict[str, str]:
+def run(
+    module: str, experiment: Experiment, folder: Path, *, processes: int, pilots_alone: bool = False
+) -> dict[str, str]:
     """Make the sets, and train what is not finished; gives the sets that are absent, with the reasons.
 
     Args:
@@ -51,12 +54,14 @@ def run(module: str, experiment: Experiment, folder: Path, *, processes: int) ->
         experiment: the runs.
         folder: absolute.
         processes: that train at a time.
+        pilots_alone: train the arms alone that others replace.
 
     Raises:
         AltalignError: a process ended before its runs did.
     """
     absent = make_sets(module, experiment, folder)
-    planned = list(plan.jobs(experiment, absent=absent))
+    jobs = plan.jobs(experiment, absent=absent)
+    planned = [job for job in jobs if job.arm in experiment.pilots or not pilots_alone]
     todo = plan.left(planned, digests(folder))
     with suppress(BrokenExecutor), ProcessPoolExecutor(processes, _SPAWN) as pool:
         for line in pool.map(_tried, repeat(module), todo, repeat(str(folder))):
@@ -154,23 +159,48 @@ def trained(module: str, job: Job) -> dict[str, Any]:
     return result
 
 
+def again(module: str, experiment: Experiment, folder: Path) -> str:
+    """Train a finished run, drawn at random, once more; gives what it came to.
+
+    Raises:
+        AltalignError: no run has ended, or a measure differs.
+    """
+    make_sets(module, experiment, folder)
+    finished, found = results(folder), digests(folder)
+    if not (jobs := [job for job in plan.jobs(experiment) if found.get(job.name) == job.digest]):
+        raise AltalignError("no run of these settings and this code has ended; train some first")
+    job = secrets.choice(jobs)
+    place = folder / "again"
+    shutil.rmtree(place, ignore_errors=True)
+    place.mkdir()
+    (place / "data").symlink_to(folder / "data")
+    with contextlib.chdir(place):
+        values = trained(module, job)["values"]
+    before = finished[job.name]["values"]
+    of_both = {name: (before[name], round(values[name], 6)) for name in before if name not in ("cpu_s", "wall_s")}
+    if moved := [f"{name} was {old} and is {new}" for name, (old, new) in of_both.items() if round(old, 6) != new]:
+        raise AltalignError(f"{job.name}: {'; '.join(moved)}; {len(of_both) - len(moved)} measures are the same")
+    return f"{job.name}, trained again: all {len(of_both)} measures are the same"
+
+
 def values_of(run_folder: Path) -> dict[str, float]:
     """The measures of a finished run: of its last evaluation, and means over the second half of its steps.
 
-    Of a run in phases they are those of the last phase that trains.
+    Of a run in phases they are those of the last phase that trains. `rsum` is the mean over sets of retrieval, others
+    have the names of `metrics.jsonl`.
     """
     run_folder = last_phase(run_folder)
     lines = [json.loads(line) for line in (run_folder / "metrics.jsonl").read_bytes().splitlines()]
     steps = [line for line in lines if "loss" in line]
     late = [line for line in steps if line["step"] > steps[-1]["step"] / 2]
-    rsums = {name.split("/")[1]: value for name, value in lines[-1].items() if name.endswith("/rsum")}  # of each set
+    measured = {name: float(value) for name, value in lines[-1].items() if "/" in name}
     of_sources = [
         fmean(line[name] for line in late if name in line)
         for name in sorted({name for line in late for name in line if name.startswith("negatives_log_p/")})
     ]
     return {
-        "rsum": fmean(rsums.values()),
-        **{f"rsum/{name}": value for name, value in rsums.items()},
+        **measured,
+        "rsum": fmean(value for name, value in measured.items() if name.endswith("/rsum")),
         "loss": fmean(line["loss"] for line in late),
         "drift": fmean(line["drift"] for line in late),
         **({"negatives_log_p": fmean(of_sources)} if of_sources else {}),

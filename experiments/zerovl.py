@@ -21,6 +21,7 @@ from altalign.demo.scenes import english, random_scene
 from altalign.pipelines.near import shard_images
 from altalign.train.step import accumulation, learner
 from altalign.train.step.global_batch import Group, global_batch
+from experiments import data
 from experiments.data import Absent, Pair, curated
 
 SHARED = Path(__file__).parents[2] / "shared" / "data"
@@ -65,6 +66,7 @@ def drawn(
     """
     rng, seen = Random(f"{style} {is_test}{name}"), set[str]()
     _, changed, phrase = STYLES[style]
+    count *= 1 if is_test else data.scale
     while count:
         scene = random_scene(rng)
         caption = phrase.format(english(scene, rng))
@@ -141,9 +143,9 @@ def resized(image: bytes, side_px: int) -> bytes:
 
 def jpeg(picture: Image.Image, quality: int = 90) -> bytes:
     """The bytes of a picture."""
-    data = io.BytesIO()
-    picture.save(data, "JPEG", quality=quality)
-    return data.getvalue()
+    encoded = io.BytesIO()
+    picture.save(encoded, "JPEG", quality=quality)
+    return encoded.getvalue()
 
 
 # Sets ----------------------------------------------------------------------------------------------------------------

@@ -7,9 +7,10 @@ from typing import Any
 import pytest
 from scipy import stats
 
-from experiments import page, plan, queue
+from experiments import claims, page, plan, queue
+from experiments.__main__ import committed
 from experiments.page import Difference
-from experiments.plan import Experiment
+from experiments.plan import Arm, Experiment
 from tests.experiments.small import EXPERIMENT
 
 DOCUMENTS = queue.ROOT / "docs" / "experiments"
@@ -118,12 +119,12 @@ def test_results_of_other_code_are_shown_and_do_not_count() -> None:
     said = page.markdown("small", claims, found)
     assert "**These results do not count.**" in said
     assert "Of 1 claims: 1 not tried with this code." in said
-    assert "| killed once | 57.0 (53.0 to 61.0) | +2.00 ± 12.7 to base |" in said
+    assert "| killed once | 57.0 (53.0 to 61.0) | +2.00 ± 12.7 to base | 99.6 |" in said
     found["runs"]["base-0"]["digest"] = next(plan.jobs(claims)).digest
     said = page.markdown("small", claims, found)  # one run of this code: only that is shown
-    assert "| base | 50.0 (50.0 to 50.0) |  |" in said
+    assert "| base | 50.0 (50.0 to 50.0) |  |  |" in said
     assert "do not count" not in said
-    assert "| killed once | | no run has ended |" in said
+    assert "| killed once | | no run has ended | |" in said
 
 
 def test_an_arm_is_compared_over_the_seeds_that_both_have() -> None:
@@ -135,10 +136,10 @@ def test_an_arm_is_compared_over_the_seeds_that_both_have() -> None:
 
 def test_a_page_has_every_arm_its_values_and_what_did_not_end() -> None:
     found = page.markdown("small", EXPERIMENT, results(base=(50.0, 60.0), killed=(53.0, 61.0), diverging=(None, 9.0)))
-    assert "| base | 55.0 (50.0 to 60.0) |  |" in found
-    assert "| killed once | 57.0 (53.0 to 61.0) | +2.00 ± 12.7 to base |" in found
-    assert "| of a set that is not here | | it is far away |" in found
-    assert "| the same again | | no run has ended |" in found
+    assert "| base | 55.0 (50.0 to 60.0) |  |  |" in found
+    assert "| killed once | 57.0 (53.0 to 61.0) | +2.00 ± 12.7 to base | 99.6 |" in found
+    assert "| of a set that is not here | | it is far away | |" in found
+    assert "| the same again | | no run has ended | |" in found
     assert "- diverging-0: step 3: the loss is nan" in found
     assert (
         "6 of 10 runs have ended by version 1 of abc, 6 minutes of CPU on two cores; a run had 67 % of a core" in found
@@ -153,6 +154,40 @@ def test_the_interval_of_students_own_example() -> None:
     low, high = one.mean - one.half(), one.mean + one.half()
     assert (one.mean, low, high, one.p) == pytest.approx((-1.58, -2.4598858, -0.7001142, 0.0028329), abs=1e-6)
     assert page.difference([3.0], [1.0]) == Difference(2.0, math.inf, 1)
+
+
+def test_what_is_detectable_is_found_four_times_in_five() -> None:
+    """By the noncentral t, of which the sum of two quantiles is an approximation that is a little too small."""
+    pilots = (44.0, 52.0, 47.0, 60.0, 50.0, 49.0, 55.0, 42.0)
+    for seeds in (5, 8):
+        found = page.detectable(claiming({"arm": "higher"}, seeds=seeds), results(base=pilots[:seeds]), "arm", "rsum")
+        assert found is not None
+        far = found / (stats.tstd(pilots[:seeds]) * math.sqrt(2 / seeds))
+        of_finding = stats.nct.sf(stats.t.isf(0.025, seeds - 1), seeds - 1, far)
+        assert 0.75 < of_finding < 0.85
+    assert page.detectable(claiming({"arm": "higher"}), results(base=(50.0,), arm=SURE), "arm", "rsum") is None
+    assert page.detectable(claiming({"arm": "higher"}), results(base=pilots, arm=SURE), "base", "rsum") is None
+    said = page.power(claiming({"arm": "higher"}), results(base=pilots[:5]))
+    assert said == "arm: 5 seeds tell 14.3 apart in RSUM"
+
+
+def test_the_page_of_all_claims_has_each_with_a_verdict_or_a_reason() -> None:
+    never = {"about": "never", "replaces": "base", "paper": {"rsum": "lower"}, "untried": "its weights are not public"}
+    experiment = claiming({"arm": "higher", "late": "same", "never": "lower"})
+    experiment = experiment.model_copy(update={"arms": {**experiment.arms, "never": Arm.model_validate(never)}})
+    found = results(base=(50.0,) * 5, arm=tuple(50 + one for one in SURE))
+    for job in plan.jobs(experiment):
+        found["runs"].get(job.name, {})["digest"] = job.digest
+    said = claims.markdown({"small": (experiment, found)})
+    assert "Of 3 claims: 2 not tried with this code, 1 as in the paper." in said
+    assert "## [Small](small.md)" in said
+    assert "| arm; beside: base | RSUM | higher | +9.90 ± 0.92 | as in the paper |" in said
+    assert "| late; beside: base | RSUM | the same | | no run has ended |" in said
+    assert "| never; beside: base | RSUM | lower | | its weights are not public |" in said
+
+
+def test_the_page_of_all_claims_is_that_of_the_results() -> None:
+    assert (DOCUMENTS / "claims.md").read_text(encoding="utf-8") == claims.markdown(committed())
 
 
 @pytest.mark.parametrize("name", [path.stem for path in DOCUMENTS.glob("*.json")])

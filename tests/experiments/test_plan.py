@@ -12,9 +12,34 @@ from tests.experiments.small import EXPERIMENT
 VALUES: dict[str, Any] = EXPERIMENT.model_dump()
 
 
-def test_a_stopped_queue_has_whole_seeds() -> None:
+def test_arms_that_others_replace_come_first_and_a_stopped_queue_has_whole_seeds_of_the_others() -> None:
     found = [(job.arm, job.seed) for job in plan.jobs(EXPERIMENT)]
-    assert found == [(arm, seed) for seed in (0, 1) for arm in ("base", "killed", "again", "diverging", "skipped")]
+    others = [(arm, seed) for seed in (0, 1) for arm in ("killed", "again", "diverging", "skipped")]
+    assert found == [("base", 0), ("base", 1), *others]
+
+
+def test_an_arm_that_is_not_tried_has_no_run() -> None:
+    arms = {**VALUES["arms"], "killed": {**VALUES["arms"]["killed"], "untried": "it costs too much"}}
+    assert "killed" not in {job.arm for job in plan.jobs(Experiment.model_validate({**VALUES, "arms": arms}))}
+
+
+def test_sets_that_the_base_needs_are_those_of_every_arm() -> None:
+    assert all("classes" in job.sets for job in plan.jobs(EXPERIMENT.model_copy(update={"needs": ["classes"]})))
+
+
+def test_a_larger_experiment_has_more_steps_wider_towers_and_other_digests() -> None:
+    phases = {"settings": {"phases": [{"name": "only", "settings": {"schedule": {"steps": 7, "peak": 0.1}}}]}}
+    more = {**VALUES, "arms": {**VALUES["arms"], "phased": {"about": "phases", **phases}}}
+    before = Experiment.model_validate(more)
+    jobs = {job.name: job for job in plan.jobs(plan.scaled(before, 3))}
+    base, phased = jobs["base-0"].settings, jobs["phased-0"].settings
+    assert base["schedule"] == {"steps": 12, "warmup_steps": 3}
+    assert (base["image_tower"]["width"], base["image_tower"]["depth"]) == (pytest.approx(1.02), 0.1)
+    assert (base["text_tower"]["width"], base["text_tower"]["heads"], base["text_tower"]["layers"]) == (48, 6, 1)
+    assert phased["phases"][0]["settings"]["schedule"] == {"steps": 21, "peak": 0.1}
+    assert base["data"] == next(plan.jobs(before)).settings["data"]
+    assert {job.digest for job in plan.jobs(before)}.isdisjoint(job.digest for job in jobs.values())
+    assert plan.scaled(before, 1) == before
 
 
 def test_arms_of_absent_sets_are_left_out() -> None:

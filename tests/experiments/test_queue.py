@@ -1,6 +1,7 @@
 """The queue, on a small experiment that is trained for real."""
 
 import json
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -46,6 +47,21 @@ def test_a_killed_queue_goes_on_and_trains_no_run_twice(tmp_path: Path) -> None:
     assert found["runs"]["base-1"]["code"] == queue.code()
     assert found["runs"]["base-1"]["values"] == pytest.approx(results["base-1"]["values"], abs=1e-6)
     assert "it is far away" in page.markdown("small", EXPERIMENT, found)
+
+
+def test_a_run_that_is_trained_again_comes_to_the_same_or_is_named(tmp_path: Path) -> None:
+    alone = EXPERIMENT.model_copy(update={"arms": {"base": EXPERIMENT.arms["base"]}, "seeds": [0], "sections": []})
+    with pytest.raises(AltalignError, match="no run of these settings and this code has ended"):
+        queue.again(MODULE, alone, tmp_path)
+    queue.run(MODULE, alone, tmp_path, processes=1)
+    assert re.fullmatch(r"base-0, trained again: all \d+ measures are the same", queue.again(MODULE, alone, tmp_path))
+    place = tmp_path / "finished" / "base-0.json"
+    result = json.loads(place.read_bytes())
+    result["values"]["loss"] += 0.25
+    place.write_text(json.dumps(result))
+    with pytest.raises(AltalignError, match=r"^base-0: loss was .* and is .*; \d+ measures are the same$"):
+        queue.again(MODULE, alone, tmp_path)
+    assert json.loads(place.read_bytes()) == result  # what was found first stands
 
 
 def test_two_ranks_come_to_what_one_does(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
