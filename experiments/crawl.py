@@ -179,7 +179,9 @@ def _foreign(rng: Random) -> Pair:
 
 
 def tables(sets: Path) -> Path:
-    """The folder of tables of all inputs, beside that of sets: SOURCE.parquet, `copies/WAY.parquet` and `tests/SET.parquet`; made once.
+    """The folder of tables of all inputs, beside that of sets; made once.
+
+    It has SOURCE.parquet, `copies/WAY.parquet` and `tests/SET.parquet`.
 
     Raises:
         Absent: the tables of `shared/data` are not there.

@@ -82,8 +82,7 @@ def _clothes(folder: Path) -> None:
 def _as_many(beside: str, folder: Path) -> None:
     """As many pairs of the pool as another set has, those of the smallest keys; both sets are made before."""
     data = folder.parent
-    shards = [pq.read_table(path, columns=["key"]) for path in _shards(data / "none")]
-    keys = sorted(key for shard in shards for key in shard["key"].to_pylist())[: _sources(data / beside).total()]
+    keys = sorted(_column(data / "none", "key"))[: _sources(data / beside).total()]
     with TemporaryDirectory() as place:
         listed = Path(place, "keys.txt")
         listed.write_text("\n".join(keys), encoding="utf-8")
@@ -142,10 +141,10 @@ def _meant(*rules: str) -> Set[str]:
 
 def _sources(run: Path) -> Counter[str]:
     """The pairs of a set by source."""
-    return Counter(
-        source for path in _shards(run) for source in pq.read_table(path, columns=["source"])["source"].to_pylist()
-    )
+    return Counter(_column(run, "source"))
 
 
-def _shards(run: Path) -> list[Path]:
-    return sorted((run / "shards").glob("*.parquet"))
+def _column(run: Path, name: str) -> list[str]:
+    """A column of all shards of a set."""
+    shards = sorted((run / "shards").glob("*.parquet"))
+    return [str(value) for path in shards for value in pq.read_table(path, columns=[name])[name].to_pylist()]

@@ -121,7 +121,7 @@ def clothes(split: str, *, side_px: int = SIDE_PX) -> Iterator[Pair]:
     """
     for row in pq.read_table(_shared("clothing.parquet"), columns=["label", "split", "image_bytes"]).to_pylist():
         if row["split"] == split:
-            yield resized(row["image_bytes"], side_px), CLOTHES.get(row["label"], row["label"])
+            yield resized(row["image_bytes"], side_px), str(CLOTHES.get(row["label"], row["label"]))
 
 
 def _shared(name: str) -> Path:
