@@ -1,6 +1,6 @@
 """A pool of pairs as a crawl has them, of which the truth is known: true pairs and each kind of noise are sources.
 
-crawl.toml has the kinds, and where their rates are from. Pictures are larger than ALIGN's 200 px, where they are not
+recipes/crawl.toml has the kinds, and where their rates are from. Pictures are larger than ALIGN's 200 px, where they are not
 to be small. Clip art and photographs of clothes are those of `shared/data` beside the checkout.
 """
 
@@ -22,7 +22,9 @@ from experiments import data
 from experiments.data import Pair, table
 from experiments.zerovl import clip_art, clothes, drawn, jpeg
 
-RECIPE: dict[str, Any] = tomllib.loads(Path(__file__).with_name("crawl.toml").read_text(encoding="utf-8"))
+RECIPE: dict[str, Any] = tomllib.loads(
+    Path(__file__).with_name("recipes").joinpath("crawl.toml").read_text(encoding="utf-8")
+)
 TRUE = "true"  # the source of true pairs
 COPIED = "copy of a test image"
 SIDE_PX = 216
