@@ -1,7 +1,7 @@
 """A pool of pairs as a crawl has them, of which the truth is known: true pairs and each kind of noise are sources.
 
-recipes/crawl.toml has the kinds, and where their rates are from. Pictures are larger than ALIGN's 200 px, where they are not
-to be small. Clip art and photographs of clothes are those of `shared/data` beside the checkout.
+recipes/crawl.toml has the kinds, and where their rates are from. Pictures are larger than ALIGN's 200 px, where they
+are not to be small. Clip art and photographs of clothes are those of `shared/data` beside the checkout.
 """
 
 import io
