@@ -57,7 +57,9 @@ CLOTHES = {"longsleeve": "long-sleeved top", "outwear": "outerwear"}  # the othe
 # Pairs ---------------------------------------------------------------------------------------------------------------
 
 
-def drawn(count: int, style: str = "plain", *, is_test: bool = False, name: str = "") -> Iterator[Pair]:
+def drawn(
+    count: int, style: str = "plain", *, is_test: bool = False, name: str = "", side_px: int = SIDE_PX
+) -> Iterator[Pair]:
     """Scenes in a style, and captions that are true of them; each caption once, where they are a test.
 
     Those of another `name` are others.
@@ -68,12 +70,13 @@ def drawn(count: int, style: str = "plain", *, is_test: bool = False, name: str 
     while count:
         scene = random_scene(rng)
         caption = phrase.format(english(scene, rng))
-        picture = draw(scene, 3 * SIDE_PX, 3 * SIDE_PX, rng)
+        drawn_px = max(3 * SIDE_PX, side_px)
+        picture = draw(scene, drawn_px, drawn_px, rng)
         if is_test and caption in seen:
             continue
         seen.add(caption)
         count -= 1
-        yield _jpeg(changed(picture.resize((SIDE_PX, SIDE_PX)))), caption
+        yield jpeg(changed(picture.resize((side_px, side_px)))), caption
 
 
 def framed() -> dict[str, list[Pair]]:
@@ -85,7 +88,7 @@ def framed() -> dict[str, list[Pair]]:
     return {"short": short, "long": long}
 
 
-def clip_art(*, is_test: bool) -> Iterator[Pair]:
+def clip_art(*, is_test: bool, side_px: int = SIDE_PX) -> Iterator[Pair]:
     """Clip art with the titles that its authors gave it; a test has the images whose bytes come first, by their hash.
 
     Raises:
@@ -97,7 +100,7 @@ def clip_art(*, is_test: bool) -> Iterator[Pair]:
         image, text = row["image_bytes"], row["text"]
         if row["train"] and image not in seen and (Random(image).random() < 0.1) == is_test:
             if not (is_test and text in seen):
-                yield _small(image), text
+                yield resized(image, side_px), text
             seen |= {image, text}
 
 
@@ -107,9 +110,18 @@ def clothing() -> Iterator[Pair]:
     Raises:
         Absent: the table is not there.
     """
+    return ((image, f"a photo of {kind}") for image, kind in clothes("train"))
+
+
+def clothes(split: str, *, side_px: int = SIDE_PX) -> Iterator[Pair]:
+    """Photographs of clothes of a split, and their kinds.
+
+    Raises:
+        Absent: the table is not there.
+    """
     for row in pq.read_table(_shared("clothing.parquet"), columns=["label", "split", "image_bytes"]).to_pylist():
-        if row["split"] == "train":
-            yield _small(row["image_bytes"]), f"a photo of {CLOTHES.get(row['label'], row['label'])}"
+        if row["split"] == split:
+            yield resized(row["image_bytes"], side_px), str(CLOTHES.get(row["label"], row["label"]))
 
 
 def _shared(name: str) -> Path:
@@ -120,17 +132,19 @@ def _shared(name: str) -> Path:
 
 def _with_frame(image: bytes) -> bytes:
     with Image.open(io.BytesIO(image)) as picture:
-        return _jpeg(ImageOps.expand(ImageOps.crop(picture, FRAME_PX), FRAME_PX, FRAME))
+        return jpeg(ImageOps.expand(ImageOps.crop(picture, FRAME_PX), FRAME_PX, FRAME))
 
 
-def _small(image: bytes) -> bytes:
+def resized(image: bytes, side_px: int) -> bytes:
+    """A JPEG, square."""
     with Image.open(io.BytesIO(image)) as picture:
-        return _jpeg(picture.convert("RGB").resize((SIDE_PX, SIDE_PX)))
+        return jpeg(picture.convert("RGB").resize((side_px, side_px)))
 
 
-def _jpeg(picture: Image.Image) -> bytes:
+def jpeg(picture: Image.Image, quality: int = 90) -> bytes:
+    """The bytes of a picture."""
     encoded = io.BytesIO()
-    picture.save(encoded, "JPEG", quality=90)
+    picture.save(encoded, "JPEG", quality=quality)
     return encoded.getvalue()
 
 
