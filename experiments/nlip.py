@@ -2,7 +2,7 @@
 
 Shuffled pairs are a source of their own, so that it is known of each key whether it is one. Sets of clip art need the
 table of `shared/data` beside the checkout. The captioner learns from other scenes, none of them shuffled; so does the
-model that finds the concepts of images.
+model that finds the concepts of images, but for one arm.
 """
 
 import contextlib
@@ -31,6 +31,7 @@ from altalign.train.settings.training import TrainConfig
 from experiments import queue
 from experiments.data import Pair, curated
 from experiments.plan import Job
+from experiments.zerovl import SETS as OF_ZEROVL
 from experiments.zerovl import TEST_IMAGES, clip_art, drawn
 
 SCENES, CAPTIONED = 4_000, 2_000
@@ -55,25 +56,29 @@ def _of(make: Callable[[], dict[str, list[Pair]]]) -> Callable[[Path], None]:
     return lambda folder: curated(folder, make())
 
 
-def _concepts(folder: Path) -> None:
-    """The nouns of the shuffled and the captioned scenes, which are made before, by a model of the captioned ones."""
-    runs = [str(folder.parent / name) for name in ("scenes-20", "captioned-scenes")]
-    with TemporaryDirectory(dir=folder.parent) as temporary:
-        words, model = Path(temporary, "nouns.txt"), Path(temporary, "model")
-        words.write_text("\n".join(NOUNS), encoding="utf-8")
-        whole = merged(queue.read("nlip").base, {"run": {"folder": str(model)}, "data": {"runs": runs[1:]}})
-        config = TrainConfig.from_values(whole, where="concepts")
-        loop.train(phases.of_phase(config, WARM_UP))
-        concepts.retrieve(
-            runs,
-            str(folder / "found"),
-            model=str(model / "phases" / WARM_UP),
-            texts=[],
-            lists=[str(words)],
-            texts_at_least=0,
-            prompt="picture of",
-            top=3,
-        )
+def _concepts(of: str) -> Callable[[Path], None]:
+    """The nouns of the shuffled and the captioned scenes, which are made before, by a model of the set `of`."""
+
+    def made(folder: Path) -> None:
+        runs = {name: str(folder.parent / name) for name in ("scenes-20", "captioned-scenes")}
+        with TemporaryDirectory(dir=folder.parent) as temporary:
+            words, model = Path(temporary, "nouns.txt"), Path(temporary, "model")
+            words.write_text("\n".join(NOUNS), encoding="utf-8")
+            whole = merged(queue.read("nlip").base, {"run": {"folder": str(model)}, "data": {"runs": [runs[of]]}})
+            config = TrainConfig.from_values(whole, where="concepts")
+            loop.train(phases.of_phase(config, WARM_UP))
+            concepts.retrieve(
+                list(runs.values()),
+                str(folder / "found"),
+                model=str(model / "phases" / WARM_UP),
+                texts=[],
+                lists=[str(words)],
+                texts_at_least=0,
+                prompt="picture of",
+                top=3,
+            )
+
+    return made
 
 
 SETS: dict[str, Callable[[Path], None]] = {
@@ -82,7 +87,9 @@ SETS: dict[str, Callable[[Path], None]] = {
     "clip-art-20": _of(lambda: with_shuffled(clip_art(is_test=False), 0.2)),
     "clip-art-40": _of(lambda: with_shuffled(clip_art(is_test=False), 0.4)),
     "captioned-scenes": _of(lambda: {"captioned": list(drawn(CAPTIONED, name="captioned"))}),
-    "scenes-20-concepts": _concepts,
+    "scenes-20-concepts": _concepts("captioned-scenes"),
+    "scenes-20-own-concepts": _concepts("scenes-20"),
+    "clothes": OF_ZEROVL["clothes"],
     "test-scenes": _of(lambda: {"scenes": list(drawn(TEST_IMAGES, is_test=True))}),
     "test-clip-art": _of(lambda: {"clip art": list(clip_art(is_test=True))}),
 }

@@ -10,6 +10,7 @@ from pathlib import Path
 from random import Random
 from statistics import median
 
+import pyarrow as pa
 import pyarrow.parquet as pq
 import torch
 from PIL import Image, ImageEnhance, ImageFilter, ImageOps
@@ -52,6 +53,14 @@ STYLES: dict[str, Style] = {
 }
 TEST_IMAGES = 250
 CLOTHES = {"longsleeve": "long-sleeved top", "outwear": "outerwear"}  # the others are named as in the table
+PROBE = """[[set]]
+name = "clothes"
+task = "linear_probe"
+features = "before projection"
+train = "data/clothes/train.parquet"
+validation = "data/clothes/validation.parquet"
+path = "data/clothes/test.parquet"
+"""
 
 
 # Pairs ---------------------------------------------------------------------------------------------------------------
@@ -161,12 +170,27 @@ def _clustered(folder: Path) -> None:
     shard_images.cluster(str(folder), k=8, embedder="dct")
 
 
+def _clothes(folder: Path) -> None:
+    """Photographs of clothes by the splits of their table, and the file of the linear probe of their kinds.
+
+    Of those to fit on there is a third, evenly of each kind: fitting on all would take as long as a run.
+    """
+    table = pq.read_table(_shared("clothing.parquet"), columns=["label", "split", "image_bytes"])
+    for split, every in (("train", 3), ("validation", 1), ("test", 1)):
+        rows = [row for row in table.sort_by("label").to_pylist() if row["split"] == split][::every]
+        columns = {"image": [_small(row["image_bytes"]) for row in rows], "label": [row["label"] for row in rows]}
+        pq.write_table(pa.table(columns), folder / f"{split}.parquet")
+    (folder / "sets.toml").write_text(PROBE, encoding="utf-8")
+
+
 SETS: dict[str, Callable[[Path], None]] = {
     "plain": _of(lambda: {"plain": drawn(4_000)}),
     "clustered": _clustered,
     "framed": _of(lambda: dict(framed())),
     "styles": _of(lambda: {style: drawn(size, style) for style, (size, _, _) in STYLES.items()}),
     "real": _of(lambda: {"clip art": clip_art(is_test=False), "clothing": clothing(), "plain": drawn(2_000)}),
+    "night-scenes": _of(lambda: {"night": drawn(1_000, "night", name="fine-tuning")}),
+    "clothes": _clothes,
     "test-clip-art": _of(lambda: {"clip art": clip_art(is_test=True)}),
     **{f"test-{style}": _of(lambda style=style: {style: drawn(TEST_IMAGES, style, is_test=True)}) for style in STYLES},
 }
