@@ -43,7 +43,6 @@ def _done(argv: Sequence[str]) -> str:
     parser = Parser(prog="python -m experiments", description="Train the runs of an experiment, and write its page.")
     parser.add_argument("name", metavar="NAME", help="of experiments/NAME.toml")
     parser.add_argument("--page", action="store_true", help="train nothing: write the page of the results so far")
-    parser.add_argument("--anew", action="store_true", help="train runs too whose results are committed in docs")
     parser.add_argument("--again", action="store_true", help="train a finished run again, drawn at random")
     parser.add_argument("--scale", type=int, default=1, help="so many times the steps, widths and pairs")
     parser.add_argument("--processes", type=int, default=cores(), help="that train at a time (one a core)")
@@ -54,7 +53,7 @@ def _done(argv: Sequence[str]) -> str:
     folder = queue.ROOT / "runs" / "experiments" / arguments.name / f"version-{NUMBERS_VERSION}{scale}"
     place = (folder if scale else DOCUMENTS) / f"{arguments.name}.json"
     module, absent = f"experiments.{arguments.name}", dict[str, str]()
-    if not arguments.anew and place.is_file():
+    if place.is_file():
         queue.remember(folder, experiment, json.loads(place.read_bytes())["runs"])
     if arguments.again:
         return queue.again(module, experiment, folder)
@@ -81,12 +80,13 @@ def write_results(place: Path, experiment: Experiment, folder: Path, absent: dic
     finished = queue.results(folder)
     planned = list(plan.jobs(experiment))
     done = {job.name for job in planned} - {job.name for job in plan.left(planned, queue.digests(folder))}
+    read = {*experiment.measures, "rsum", "cpu_s", "wall_s"}  # by pages, and to compare a run with itself
     lacking = {job.arm: reason for job in planned for name, reason in absent.items() if name in job.sets}
     runs = {
         name: {
             "digest": finished[name]["digest"],
             "code": finished[name]["code"],
-            "values": {measure: round(value, 6) for measure, value in finished[name]["values"].items()},
+            "values": {one: round(value, 6) for one, value in finished[name]["values"].items() if one in read},
             "failed": finished[name]["failed"],
         }
         for name in sorted(done)

@@ -90,7 +90,8 @@ def compared(experiment: Experiment, results: Results, arm: str, measure: str) -
 def detectable(experiment: Experiment, results: Results, arm: str, measure: str) -> float | None:
     """The smallest difference that an arm's seeds tell apart from what it replaces, by the spread of the latter alone.
 
-    None where fewer than two of its runs have ended, or all measured the same. Both arms are taken to spread alike, and independently.
+    None where fewer than two of its runs have ended, or all measured the same. Both arms are taken to spread alike, and
+    independently.
     """
     replaces = experiment.arms[arm].replaces
     pilots = values(experiment, results, replaces, measure).values() if replaces else ()

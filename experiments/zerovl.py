@@ -6,11 +6,11 @@ Sets of the demo are drawn here. That of clip art and clothing needs the tables 
 import io
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from operator import itemgetter
 from pathlib import Path
 from random import Random
 from statistics import median
 
-import pyarrow as pa
 import pyarrow.parquet as pq
 import torch
 from PIL import Image, ImageEnhance, ImageFilter, ImageOps
@@ -57,6 +57,7 @@ PROBE = """[[set]]
 name = "clothes"
 task = "linear_probe"
 features = "before projection"
+label_column = "caption"
 train = "data/clothes/train.parquet"
 validation = "data/clothes/validation.parquet"
 path = "data/clothes/test.parquet"
@@ -171,15 +172,9 @@ def _clustered(folder: Path) -> None:
 
 
 def _clothes(folder: Path) -> None:
-    """Photographs of clothes by the splits of their table, and the file of the linear probe of their kinds.
-
-    Of those to fit on there is a third, evenly of each kind: fitting on all would take as long as a run.
-    """
-    table = pq.read_table(_shared("clothing.parquet"), columns=["label", "split", "image_bytes"])
+    """Photographs of clothes and their kinds by split, a third of those to train on, and the file of a linear probe."""
     for split, every in (("train", 3), ("validation", 1), ("test", 1)):
-        rows = [row for row in table.sort_by("label").to_pylist() if row["split"] == split][::every]
-        columns = {"image": [_small(row["image_bytes"]) for row in rows], "label": [row["label"] for row in rows]}
-        pq.write_table(pa.table(columns), folder / f"{split}.parquet")
+        data.table(folder / f"{split}.parquet", sorted(clothes(split), key=itemgetter(1))[::every])
     (folder / "sets.toml").write_text(PROBE, encoding="utf-8")
 
 
