@@ -7,7 +7,6 @@ both minus the name of one for the other. By the image alone two scenes are as n
 
 import json
 from collections.abc import Callable, Iterator, Sequence
-from functools import partial
 from itertools import combinations, permutations
 from pathlib import Path
 from random import Random
@@ -23,7 +22,7 @@ from altalign.eval.encoded import ENCODED_TOGETHER, Features
 from altalign.eval.image_sources import folder_of
 from altalign.models import torch_models
 from experiments import zerovl
-from experiments.data import Pair, curated
+from experiments.data import Pair, set_of
 from experiments.nlip import SCENES, SHUFFLED, with_shuffled
 from experiments.plan import Job
 from experiments.zerovl import TEST_IMAGES, drawn
@@ -51,10 +50,6 @@ def noisy() -> dict[str, list[Pair]]:
 
 
 # Evaluation ----------------------------------------------------------------------------------------------------------
-
-
-def _tested(name: str, folder: Path) -> None:
-    curated(folder, {name: drawn(TEST_IMAGES, is_test=True, name=name)})
 
 
 def families(count: int) -> Iterator[tuple[str, list[Group]]]:
@@ -106,11 +101,11 @@ def _evaluation(folder: Path) -> None:
 
 SETS: dict[str, Callable[[Path], None]] = {
     "plain": zerovl.SETS["plain"],
-    "noisy": lambda folder: curated(folder, noisy()),
-    "clean": lambda folder: curated(folder, {"clean": drawn(CLEAN, name="clean")}),
+    "noisy": set_of(noisy),
+    "clean": set_of(lambda: {"clean": drawn(CLEAN, name="clean")}),
     "test-plain": zerovl.SETS["test-plain"],
     "evaluation": _evaluation,
-    **{name: partial(_tested, name) for name in TESTS},
+    **{name: set_of(lambda name=name: {name: drawn(TEST_IMAGES, is_test=True, name=name)}) for name in TESTS},
 }
 
 VARIANTS: dict[str, Any] = {}

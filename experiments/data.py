@@ -1,6 +1,6 @@
 """Curated runs of pairs in hand: what experiments train on, each pair with its source."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -9,6 +9,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 import altalign
+from altalign import cli
+from altalign.errors import AltalignError
 from altalign.settings.common import merged
 
 scale = 1  # times the pairs that are drawn to train on
@@ -22,6 +24,11 @@ WIDE: dict[str, Any] = {  # every rule as wide as it goes: experiments choose pa
 
 class Absent(Exception):  # noqa: N818 - no error: what needs it is skipped
     """A set cannot be made here, for this reason."""
+
+
+def set_of(make: Callable[[], Mapping[str, Iterable[Pair]]]) -> Callable[[Path], None]:
+    """A function that curates to a new folder what another one makes."""
+    return lambda folder: curated(folder, make())
 
 
 def curated(folder: Path, sources: Mapping[str, Iterable[Pair]]) -> None:
@@ -38,6 +45,12 @@ def curated_tables(folder: Path, tables: Mapping[str, Path], rules: Mapping[str,
     ]
     settings = merged(WIDE, {"run": {"folder": str(folder), "keep_work": False}, "input": inputs})
     altalign.curate(merged(settings, rules or {}), progress=False)
+
+
+def command(*words: str) -> None:
+    """Run a command of altalign, as a user types it."""
+    if cli.main(list(words)):
+        raise AltalignError(f"altalign {' '.join(words)}: it failed; what it said stands above")
 
 
 def table(path: Path, pairs: Iterable[Pair]) -> Path:

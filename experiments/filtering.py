@@ -13,11 +13,10 @@ from typing import Any
 
 import pyarrow.parquet as pq
 
-from altalign import cli, storage
-from altalign.errors import AltalignError
+from altalign import storage
 from altalign.settings.common import merged
 from experiments import queue
-from experiments.data import Pair, curated
+from experiments.data import Pair, command, set_of
 from experiments.nlip import SHUFFLED, with_shuffled
 from experiments.plan import Job
 from experiments.zerovl import TEST_IMAGES, clip_art, drawn
@@ -35,10 +34,6 @@ def parted(kind: str) -> tuple[list[Pair], list[Pair]]:
     return [pairs[n] for n in sorted(clean)], [pair for n, pair in enumerate(pairs) if n not in clean]
 
 
-def _curated(make: Callable[[], dict[str, list[Pair]]], folder: Path) -> None:
-    curated(folder, make())
-
-
 def _pool(kind: str) -> dict[str, list[Pair]]:
     return with_shuffled(parted(kind)[1], NOISY)
 
@@ -52,8 +47,8 @@ def _selected(kind: str, seed: int, folder: Path) -> None:
     name = f"similarity_{seed}"
     said = f'[[score]]\nname = "{name}"\nkind = "similarity"\nmodel = "run:{encoder}"\n'
     storage.write_bytes(str(scores), said.encode())
-    _call("score", str(pool), "--with", str(scores))
-    _call("select", str(pool), str(folder), "--top", f"{name}={1 - NOISY}")
+    command("score", str(pool), "--with", str(scores))
+    command("select", str(pool), str(folder), "--top", f"{name}={1 - NOISY}")
 
 
 def _train(kind: str, seed: int, folder: Path, clean: str) -> None:
@@ -64,11 +59,6 @@ def _train(kind: str, seed: int, folder: Path, clean: str) -> None:
     loop.train(TrainConfig.from_values(merged(queue.read("filtering").base, of), where=f"encoder of {kind}"))
 
 
-def _call(*words: str) -> None:
-    if cli.main(list(words)):
-        raise AltalignError(f"altalign {' '.join(words)}: it failed; what it said stands above")
-
-
 def _test(kind: str) -> dict[str, list[Pair]]:
     return {"test": list(drawn(TEST_IMAGES, is_test=True) if kind == "scenes" else clip_art(is_test=True))}
 
@@ -76,10 +66,10 @@ def _test(kind: str) -> dict[str, list[Pair]]:
 SETS: dict[str, Callable[[Path], None]] = {}
 for _kind in KINDS:
     SETS |= {
-        f"{_kind}-clean": partial(_curated, lambda kind=_kind: {"clean": parted(kind)[0]}),
-        f"{_kind}-pool": partial(_curated, partial(_pool, _kind)),
-        f"{_kind}-true": partial(_curated, lambda kind=_kind: {"true": _pool(kind)["true"]}),
-        f"test-{_kind}": partial(_curated, partial(_test, _kind)),
+        f"{_kind}-clean": set_of(lambda kind=_kind: {"clean": parted(kind)[0]}),
+        f"{_kind}-pool": set_of(partial(_pool, _kind)),
+        f"{_kind}-true": set_of(lambda kind=_kind: {"true": _pool(kind)["true"]}),
+        f"test-{_kind}": set_of(partial(_test, _kind)),
         **{f"{_kind}-selected-{seed}": partial(_selected, _kind, seed) for seed in range(10)},
     }
 

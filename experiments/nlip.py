@@ -29,7 +29,7 @@ from altalign.train.data.captions import is_swapped
 from altalign.train.nlip import concepts, phases
 from altalign.train.settings.training import TrainConfig
 from experiments import queue
-from experiments.data import Pair, curated
+from experiments.data import Pair, set_of
 from experiments.plan import Job
 from experiments.zerovl import SETS as OF_ZEROVL
 from experiments.zerovl import TEST_IMAGES, clip_art, drawn
@@ -50,10 +50,6 @@ def with_shuffled(pairs: Iterable[Pair], share: float) -> dict[str, list[Pair]]:
         "true": [pair for place, pair in enumerate(of_all) if place not in moved],
         SHUFFLED: [(of_all[place][0], caption) for place, caption in moved.items()],
     }
-
-
-def _of(make: Callable[[], dict[str, list[Pair]]]) -> Callable[[Path], None]:
-    return lambda folder: curated(folder, make())
 
 
 def _concepts(of: str) -> Callable[[Path], None]:
@@ -82,16 +78,16 @@ def _concepts(of: str) -> Callable[[Path], None]:
 
 
 SETS: dict[str, Callable[[Path], None]] = {
-    "scenes-20": _of(lambda: with_shuffled(drawn(SCENES), 0.2)),
-    "scenes-40": _of(lambda: with_shuffled(drawn(SCENES), 0.4)),
-    "clip-art-20": _of(lambda: with_shuffled(clip_art(is_test=False), 0.2)),
-    "clip-art-40": _of(lambda: with_shuffled(clip_art(is_test=False), 0.4)),
-    "captioned-scenes": _of(lambda: {"captioned": list(drawn(CAPTIONED, name="captioned"))}),
+    "scenes-20": set_of(lambda: with_shuffled(drawn(SCENES), 0.2)),
+    "scenes-40": set_of(lambda: with_shuffled(drawn(SCENES), 0.4)),
+    "clip-art-20": set_of(lambda: with_shuffled(clip_art(is_test=False), 0.2)),
+    "clip-art-40": set_of(lambda: with_shuffled(clip_art(is_test=False), 0.4)),
+    "captioned-scenes": set_of(lambda: {"captioned": list(drawn(CAPTIONED, name="captioned"))}),
     "scenes-20-concepts": _concepts("captioned-scenes"),
     "scenes-20-own-concepts": _concepts("scenes-20"),
     "clothes": OF_ZEROVL["clothes"],
-    "test-scenes": _of(lambda: {"scenes": list(drawn(TEST_IMAGES, is_test=True))}),
-    "test-clip-art": _of(lambda: {"clip art": list(clip_art(is_test=True))}),
+    "test-scenes": set_of(lambda: {"scenes": list(drawn(TEST_IMAGES, is_test=True))}),
+    "test-clip-art": set_of(lambda: {"clip art": list(clip_art(is_test=True))}),
 }
 
 

@@ -12,13 +12,11 @@ from typing import Any
 
 import pyarrow.parquet as pq
 
-from altalign import cli
-from altalign.errors import AltalignError
 from altalign.settings.common import merged
 from experiments.crawl import RECIPE, TRUE, tables
-from experiments.data import Pair, curated_tables, table
+from experiments.data import command, curated_tables
 from experiments.plan import Job
-from experiments.zerovl import SIDE_PX, clothes
+from experiments.zerovl import SIDE_PX, clothes, clothes_set
 
 # ALIGN's vocabulary is of the 100 million n-grams that its raw pool has most often. This pool has 5,614 at least twice,
 # and those of the last rank are all in: rare is what is there once, the least that the rule can ask for.
@@ -34,15 +32,7 @@ RULES: dict[str, dict[str, Any]] = {
     "near_duplicate_of_test_image": {"decontaminate": {"similarity_above": 0.975}},
 }
 OURS = {"near_duplicate_in_pool": {"dedup": {"within_pool": "keep_one_image"}}}
-CLOTHES = """
-[[set]]
-task = "zero_shot"
-name = "clothes"
-path = "data/test-clothes/photographs.parquet"
-label_column = "caption"
-classes = "data/test-clothes/kinds.txt"
-templates = ["a photo of {}"]
-"""
+PROMPTED = 'classes = "{at}/kinds.txt"\ntemplates = ["a photo of {{}}"]\n'
 ALWAYS = "pair_repeated"  # the rule that every curation has
 
 
@@ -71,12 +61,9 @@ def _test(name: str, folder: Path) -> None:
 
 
 def _clothes(folder: Path) -> None:
-    """Test photographs with their kinds, and the file that says how they are measured."""
-    photographs: list[Pair] = list(clothes("test"))
-    table(folder / "photographs.parquet", photographs)
-    kinds = sorted({kind for _, kind in photographs})
-    (folder / "kinds.txt").write_text("\n".join(kinds), encoding="utf-8")
-    (folder / "sets.toml").write_text(CLOTHES, encoding="utf-8")
+    """Photographs of clothes to be told by prompts."""
+    clothes_set(folder, task="zero_shot", more=PROMPTED)
+    (folder / "kinds.txt").write_text("\n".join(sorted({kind for _, kind in clothes("test")})), encoding="utf-8")
 
 
 def _as_many(beside: str, folder: Path) -> None:
@@ -86,8 +73,7 @@ def _as_many(beside: str, folder: Path) -> None:
     with TemporaryDirectory() as place:
         listed = Path(place, "keys.txt")
         listed.write_text("\n".join(keys), encoding="utf-8")
-        if cli.main(["select", str(data / "none"), str(folder), "--list", str(listed)]):
-            raise AltalignError("altalign select: it failed; what it said stands above")
+        command("select", str(data / "none"), str(folder), "--list", str(listed))
 
 
 SETS: dict[str, Callable[[Path], None]] = {

@@ -4,8 +4,9 @@ Sets of the demo are drawn here. That of clip art and clothing needs the tables 
 """
 
 import io
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from operator import itemgetter
 from pathlib import Path
 from random import Random
@@ -23,7 +24,7 @@ from altalign.pipelines.near import shard_images
 from altalign.train.step import accumulation, learner
 from altalign.train.step.global_batch import Group, global_batch
 from experiments import data
-from experiments.data import Absent, Pair, curated
+from experiments.data import Absent, Pair, set_of
 
 SHARED = Path(__file__).parents[2] / "shared" / "data"
 SIDE_PX = 60
@@ -53,14 +54,9 @@ STYLES: dict[str, Style] = {
 }
 TEST_IMAGES = 250
 CLOTHES = {"longsleeve": "long-sleeved top", "outwear": "outerwear"}  # the others are named as in the table
-PROBE = """[[set]]
-name = "clothes"
-task = "linear_probe"
-features = "before projection"
-label_column = "caption"
-train = "data/clothes/train.parquet"
-validation = "data/clothes/validation.parquet"
-path = "data/clothes/test.parquet"
+PROBE = """features = "before projection"
+train = "{at}/train.parquet"
+validation = "{at}/validation.parquet"
 """
 
 
@@ -161,33 +157,34 @@ def jpeg(picture: Image.Image, quality: int = 90) -> bytes:
 # Sets ----------------------------------------------------------------------------------------------------------------
 
 
-def _of(make: Callable[[], dict[str, Iterable[Pair]]]) -> Callable[[Path], None]:
-    return lambda folder: curated(folder, make())
-
-
 def _clustered(folder: Path) -> None:
     """The plain pairs, with clusters of their images beside them (A.6)."""
     SETS["plain"](folder)
     shard_images.cluster(str(folder), k=8, embedder="dct")
 
 
-def _clothes(folder: Path) -> None:
-    """Photographs of clothes and their kinds by split, a third of those to train on, and the file of a linear probe."""
+def clothes_set(folder: Path, *, task: str, more: str) -> None:
+    """Photographs of clothes and their kinds by split, a third of those to train on, and a file that measures them."""
     for split, every in (("train", 3), ("validation", 1), ("test", 1)):
         data.table(folder / f"{split}.parquet", sorted(clothes(split), key=itemgetter(1))[::every])
-    (folder / "sets.toml").write_text(PROBE, encoding="utf-8")
+    at = f"data/{folder.name.removesuffix('.partial')}"
+    said = f'[[set]]\nname = "clothes"\ntask = "{task}"\npath = "{at}/test.parquet"\nlabel_column = "caption"\n'
+    (folder / "sets.toml").write_text(said + more.format(at=at), encoding="utf-8")
 
 
 SETS: dict[str, Callable[[Path], None]] = {
-    "plain": _of(lambda: {"plain": drawn(4_000)}),
+    "plain": set_of(lambda: {"plain": drawn(4_000)}),
     "clustered": _clustered,
-    "framed": _of(lambda: dict(framed())),
-    "styles": _of(lambda: {style: drawn(size, style) for style, (size, _, _) in STYLES.items()}),
-    "real": _of(lambda: {"clip art": clip_art(is_test=False), "clothing": clothing(), "plain": drawn(2_000)}),
-    "night-scenes": _of(lambda: {"night": drawn(1_000, "night", name="fine-tuning")}),
-    "clothes": _clothes,
-    "test-clip-art": _of(lambda: {"clip art": clip_art(is_test=True)}),
-    **{f"test-{style}": _of(lambda style=style: {style: drawn(TEST_IMAGES, style, is_test=True)}) for style in STYLES},
+    "framed": set_of(lambda: dict(framed())),
+    "styles": set_of(lambda: {style: drawn(size, style) for style, (size, _, _) in STYLES.items()}),
+    "real": set_of(lambda: {"clip art": clip_art(is_test=False), "clothing": clothing(), "plain": drawn(2_000)}),
+    "night-scenes": set_of(lambda: {"night": drawn(1_000, "night", name="fine-tuning")}),
+    "clothes": partial(clothes_set, task="linear_probe", more=PROBE),
+    "test-clip-art": set_of(lambda: {"clip art": clip_art(is_test=True)}),
+    **{
+        f"test-{style}": set_of(lambda style=style: {style: drawn(TEST_IMAGES, style, is_test=True)})
+        for style in STYLES
+    },
 }
 
 
