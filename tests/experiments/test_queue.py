@@ -21,7 +21,7 @@ def test_a_killed_queue_goes_on_and_trains_no_run_twice(tmp_path: Path) -> None:
     with pytest.raises(AltalignError, match=r"of 8 runs are not finished, .* it continues"):
         queue.run(MODULE, EXPERIMENT, tmp_path, processes=1)
     before = {path.name: path.stat().st_mtime_ns for path in (tmp_path / "finished").iterdir()}
-    assert before.keys() == {"base-0.json"}  # the next run ended its process
+    assert before.keys() == {"base-0.json", "base-1.json"}  # the next run ended its process
 
     absent = queue.run(MODULE, EXPERIMENT, tmp_path, processes=2)
 
