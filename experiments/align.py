@@ -40,7 +40,7 @@ SIDE_PX = 96
 def noisy() -> dict[str, list[Pair]]:
     """The pool: true pairs, pairs with each other's captions, and pairs with boilerplate, each kind a source."""
     found, rng = with_shuffled(drawn(SCENES), SHUFFLED_SHARE), Random("boilerplate")
-    chosen = {*rng.sample(range(len(found["true"])), round(BOILERPLATE_SHARE * SCENES))}
+    chosen = {*rng.sample(range(len(found["true"])), round(BOILERPLATE_SHARE * sum(map(len, found.values()))))}
     of_true = list(enumerate(found["true"]))
     return {
         "true": [pair for place, pair in of_true if place not in chosen],

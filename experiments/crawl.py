@@ -143,7 +143,7 @@ def noisy(pairs: list[Pair]) -> dict[str, list[Pair]]:
         TRUE: true,
         **sources,
         "too many texts": [(of_many, caption) for caption in rng.sample(distinct, counts["too many texts"])],
-        COPIED: [copy(pair, rng) for pair in rng.sample(tests, counts[COPIED])],
+        COPIED: [copy(pair, rng) for pair in rng.sample(tests, min(counts[COPIED], len(tests)))],
         "repeated pair": rng.sample(true, counts["repeated pair"]),
         "near copy": [copy(pair, rng) for pair in rng.sample(true, counts["near copy"])],
         "other language": [_foreign(rng) for _ in range(counts["other language"])],

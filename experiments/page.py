@@ -12,6 +12,7 @@ from typing import Any
 
 from scipy.stats import t as students_t
 
+from altalign.train import NUMBERS_VERSION
 from experiments import plan
 from experiments.plan import Arm, Experiment, Section
 
@@ -112,27 +113,37 @@ def power(experiment: Experiment, results: Results) -> str:
     return "\n".join(lines)
 
 
-def has_learned(experiment: Experiment, results: Results, arm: str) -> bool:
-    """Whether every run of an arm has learned something, or need not."""
-    return experiment.arms[arm].may_learn_nothing or all(
+def wanting(experiment: Experiment, results: Results, arm: str, measure: str, seeds: Sequence[int]) -> str:
+    """Why runs of an arm say nothing in a measure: some have not ended, or learned nothing; empty where they do.
+
+    A measure with a bound of its own is held to that, others are held to all bounds.
+    """
+    runs = [results["runs"].get(f"{arm}-{seed}") for seed in seeds]
+    if None in runs:
+        return "not finished"
+    bounds = experiment.trained_above
+    has_learned = experiment.arms[arm].may_learn_nothing or all(
         value > bound
-        for measure, bound in experiment.trained_above.items()
-        for value in values(experiment, results, arm, measure).values()
+        for name, bound in ({measure: bounds[measure]} if measure in bounds else bounds).items()
+        for value in values(experiment, results, arm, name).values()
     )
+    return "" if has_learned and not any(run["failed"] for run in runs) else "not trained"
 
 
 def verdicts(experiment: Experiment, results: Results) -> Verdicts:
     """What became of every claim that has results.
 
     That an arm is better, or worse, is one hypothesis; that it is the same is two, for it can be refuted too. Arms that
-    have learned nothing say nothing, and count for no hypothesis.
+    have learned nothing say nothing, and count for no hypothesis; nor do those of which runs are missing.
     """
     found, of_claims, tests = Verdicts(), dict[Claim, Difference](), list[tuple[float, Claim, bool]]()
     for arm, measure in claims(experiment):
         if (apart := compared(experiment, results, arm, measure)) is None:
             continue
-        if not all(has_learned(experiment, results, one) for one in (arm, experiment.arms[arm].replaces)):
-            found.words[arm, measure] = "not trained"
+        both = (arm, experiment.arms[arm].replaces)
+        whys = [wanting(experiment, results, one, measure, experiment.seeds_of(*both)) for one in both]
+        if why := max(whys):  # that one has learned nothing is known before the other has ended
+            found.words[arm, measure] = why
             continue
         of_claims[arm, measure] = apart
         tests.append((apart.p, (arm, measure), False))
@@ -171,61 +182,62 @@ def claims(experiment: Experiment) -> list[Claim]:
 
 
 def markdown(name: str, experiment: Experiment, results: Results) -> str:
-    """The page: of results of this code, or, where there is none yet, of older ones without a verdict."""
-    fresh = counted(experiment, results)
-    shown = fresh if fresh["runs"] else results
-    of = verdicts(experiment, fresh)
+    """The page."""
+    counting = counted(experiment, results)
+    of = verdicts(experiment, counting)
     parts = [
         f"# {experiment.title}",
         experiment.about.strip(),
-        _method(name, experiment, shown, is_fresh=bool(fresh["runs"])),
+        _method(name, experiment, counting),
         "## In short",
-        _summary(experiment, of),
-        *(_section(experiment, section, shown, of) for section in experiment.sections),
-        _ends(shown),
+        in_short(of.words.get(claim, "") for claim in claims(experiment)),
+        *(_section(experiment, section, counting, of) for section in experiment.sections),
+        _ends(counting),
     ]
     return "\n\n".join(part for part in parts if part) + "\n"
 
 
-def _method(name: str, experiment: Experiment, results: Results, *, is_fresh: bool) -> str:
-    runs = list(results["runs"].values())
-    cpu_s, wall_s = (sum(run["values"][name] for run in runs) for name in ("cpu_s", "wall_s"))
-    planned = len(list(plan.jobs(experiment)))
-    of_code = f"by version {', '.join(sorted({run['code'] for run in runs}))}" if is_fresh else "by other code"
-    said = (
-        f"{len(runs)} of {planned} runs have ended {of_code}, {cpu_s / 60:.0f} minutes of "
-        f"CPU on {results['machine']}; a run had {100 * cpu_s / wall_s:.0f} % of a core. A difference is the mean over "
-        f"the seeds ({', '.join(map(str, experiment.seeds))}, or as many as stand beside it) of an arm's value minus "
-        "that of the arm it replaces, with its interval by Student's t: of 95 %, and of a claim of the paper at the "
-        "level that Holm's correction for all claims of this page leaves to it. Where that contains 0, the arms are "
-        "*not told apart*; they are *the same* where it lies within a margin. An arm with a run that learned nothing "
-        f"is *not trained*, and says nothing. *Detectable* is the smallest difference that the seeds of an arm tell "
-        f"apart four times in five, by the spread of the arm it replaces. `make experiment NAME={name}` trains what is "
-        f"missing, by `experiments/{name}.toml`."
-    )
-    if is_fresh:
-        return said
+def _method(name: str, experiment: Experiment, results: Results) -> str:
+    runs, planned = list(results["runs"].values()), len(list(plan.jobs(experiment)))
+    said = f"{len(runs)} of {planned} runs have ended by version {NUMBERS_VERSION} of the code"
+    if runs:
+        cpu_s, wall_s = (sum(run["values"][name] for run in runs) for name in ("cpu_s", "wall_s"))
+        commits = ", ".join(sorted({run["code"].partition(" of ")[2] for run in runs}))
+        said += f" ({commits}), {cpu_s / 60:.0f} minutes of CPU on {results['machine']}"
+        said += f"; a run had {100 * cpu_s / wall_s:.0f} % of a core"
     return (
-        f"**These results do not count.** They are of code before the version that `train/__init__.py` names now, by "
-        f"which equal settings and seeds give other numbers. No claim has a verdict until the runs are trained again."
-        f"\n\n{said}"
+        f"{said}. Seeds are {', '.join(map(str, experiment.seeds))}, or as many as stand beside a difference; [how to "
+        f"read the tables](claims.md#how-to-read-the-tables). `make experiment NAME={name}` trains what is missing, by "
+        f"`experiments/{name}.toml`."
     )
-
-
-def _summary(experiment: Experiment, of: Verdicts) -> str:
-    """How many of the paper's claims came out, by verdict."""
-    return in_short(of.words.get(claim, "") for claim in claims(experiment))
 
 
 def in_short(words: Iterable[str]) -> str:
     """How many claims have each verdict; those that have none are empty."""
-    said = Counter(one.partition(":")[0] or "not tried with this code" for one in words)
+    said = Counter(one.partition(":")[0] or "not tried" for one in words)
     return f"Of {said.total()} claims: {', '.join(f'{count} {words}' for words, count in said.most_common())}."
 
 
 def _section(experiment: Experiment, section: Section, results: Results, of: Verdicts) -> str:
-    tables = [_table(experiment, section, results, measure, of) for measure in section.measures]
+    if section.is_one_table:
+        tables = [_means(experiment, section, results)]
+    else:
+        tables = [_table(experiment, section, results, measure, of) for measure in section.measures]
     return "\n\n".join([f"## {section.title}", section.about.strip(), *tables])
+
+
+def _means(experiment: Experiment, section: Section, results: Results) -> str:
+    """A table with a column a measure."""
+    rows = [
+        ["", *(experiment.measures[measure] for measure in section.measures)],
+        ["---"] + ["---:"] * len(section.measures),
+    ]
+    for name in section.arms:
+        of_arm = [values(experiment, results, name, measure).values() for measure in section.measures]
+        cells = [_number(fmean(found)) if found else "" for found in of_arm]
+        about = experiment.arms[name].about
+        rows.append([about if any(of_arm) else f"{about}: {lacking(experiment.arms[name], name, results)}", *cells])
+    return "\n".join(f"| {' | '.join(row)} |" for row in rows)
 
 
 def _table(experiment: Experiment, section: Section, results: Results, measure: str, of: Verdicts) -> str:
@@ -244,7 +256,7 @@ def _row(experiment: Experiment, name: str, results: Results, measure: str, of: 
     against, smallest = "", detectable(experiment, results, name, measure)
     if apart := compared(experiment, results, name, measure):
         against = f"{interval(apart, len(experiment.seeds), of.levels.get((name, measure), LEVEL))} to "
-        against += short(experiment.arms[arm.replaces])
+        against += experiment.arms[arm.replaces].about
         against += f": {of.words[name, measure]}" if (name, measure) in of.words else ""
     spread = f"{_number(min(found))} to {_number(max(found))}"
     apart_from = "" if smallest is None else _number(smallest)
@@ -260,11 +272,6 @@ def _ends(results: Results) -> str:
     """Runs that did not come to their end, with the reason."""
     failed = [f"- {name}: {run['failed']}" for name, run in sorted(results["runs"].items()) if run["failed"]]
     return "\n".join(["## Runs that ended early", "", *failed]) if failed else ""
-
-
-def short(arm: Arm) -> str:
-    """An arm in few words."""
-    return arm.about.partition(", ")[0]
 
 
 def interval(apart: Difference, seeds: int, level: float) -> str:

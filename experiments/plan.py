@@ -44,6 +44,7 @@ class Section(Settings):
     about: str
     arms: list[str]
     measures: list[str] = Field(default_factory=lambda: ["rsum"])
+    is_one_table: bool = False  # of means, with a column a measure, instead of a table each
 
 
 class Experiment(Settings):

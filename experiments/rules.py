@@ -94,7 +94,7 @@ VARIANTS: dict[str, Any] = {}
 
 def measured(job: Job, _run_folder: Path) -> dict[str, float]:
     """What rules dropped, against the truth: of a run's own set."""
-    name, data = Path(job.settings["data"]["runs"][0]).name, Path("data")
+    name, data = Path(job.settings["data"]["runs"][0]).name, Path("data").resolve()
     kept = _sources(data / name)
     found = {"pairs": float(kept.total()), "true": 100 * kept[TRUE] / kept.total()}
     if name == "decontaminated":
@@ -103,7 +103,9 @@ def measured(job: Job, _run_folder: Path) -> dict[str, float]:
     if name in RULES | OURS:
         return found | against(_sources(data / "none"), kept, _meant(name))
     if name in ("none", "all"):
-        whole = Counter({path.stem: pq.read_metadata(path).num_rows for path in Path("crawl").glob("*.parquet")})
+        whole = Counter(
+            {path.stem: pq.read_metadata(path).num_rows for path in (data.parent / "crawl").glob("*.parquet")}
+        )
         return found | against(whole, kept, _meant(ALWAYS, *(RULES if name == "all" else ())))
     return found
 

@@ -62,8 +62,8 @@ SURE, NOT_SURE, NEAR = (9.0, 10.0, 11.0, 10.0, 9.5), (-8.0, 9.0, 2.0, -3.0, 5.0)
         (NOT_SURE, "same", "not told apart"),  # that no difference was found shows nothing
         (NEAR, "same", "as in the paper: the same within 3.00"),
         (NEAR, "higher", "not told apart"),
-        (SURE[:1], "higher", "not told apart"),
-        (NEAR[:1], "same", "not told apart"),
+        (SURE[:1], "higher", "not finished"),
+        (NEAR[:4], "same", "not finished"),
     ],
 )
 def test_a_verdict_is_of_the_interval_and_the_papers_direction(apart: tuple[float, ...], paper: str, said: str) -> None:
@@ -110,21 +110,53 @@ def test_arms_that_learned_nothing_say_nothing_and_count_for_no_claim() -> None:
     assert of_claims(experiment.model_copy(update={"arms": allowed}), **apart).words["other", "rsum"] != "not trained"
 
 
-def test_results_of_other_code_are_shown_and_do_not_count() -> None:
+def test_results_of_other_code_do_not_count() -> None:
     found = results(base=(50.0, 60.0), killed=(53.0, 61.0))
     for run in found["runs"].values():
         run["digest"] = "of other code"
-    claims = EXPERIMENT.model_copy(deep=True)
-    claims.arms["killed"].paper["rsum"] = "higher"
-    said = page.markdown("small", claims, found)
-    assert "**These results do not count.**" in said
-    assert "Of 1 claims: 1 not tried with this code." in said
-    assert "| killed once | 57.0 (53.0 to 61.0) | +2.00 ± 12.7 to base | 99.6 |" in said
-    found["runs"]["base-0"]["digest"] = next(plan.jobs(claims)).digest
-    said = page.markdown("small", claims, found)  # one run of this code: only that is shown
-    assert "| base | 50.0 (50.0 to 50.0) |  |  |" in said
-    assert "do not count" not in said
+    claiming_one = EXPERIMENT.model_copy(deep=True)
+    claiming_one.arms["killed"].paper["rsum"] = "higher"
+    said = page.markdown("small", claiming_one, found)
+    assert "0 of 10 runs have ended by version" in said
+    assert "Of 1 claims: 1 not tried." in said
     assert "| killed once | | no run has ended | |" in said
+    found["runs"]["base-0"]["digest"] = next(plan.jobs(claiming_one)).digest
+    said = page.markdown("small", claiming_one, found)
+    assert "1 of 10 runs have ended by version" in said
+    assert "| base | 50.0 (50.0 to 50.0) |  |  |" in said
+
+
+def test_an_arm_of_which_runs_are_missing_or_failed_has_no_verdict() -> None:
+    papers = {"late": "higher", "failing": "higher"}
+    late, failing = (59.0, 60.0, 61.0, 60.0), (59.0, 60.0, 61.0, 60.0, None)
+    experiment = claiming(papers)
+    found = page.verdicts(experiment, results(base=(50.0,) * 5, late=late, failing=failing))
+    assert found.words == {("late", "rsum"): "not finished", ("failing", "rsum"): "not trained"}
+
+
+def test_a_measure_with_a_bound_of_its_own_is_held_to_that() -> None:
+    experiment = claiming({"arm": "higher"}, trained_above={"rsum": 20.0, "other": 30.0})
+    found = results(base=(50.0,) * 5, arm=tuple(50 + one for one in SURE))
+    for run in found["runs"].values():
+        run["values"]["other"] = 10.0
+    assert page.verdicts(experiment, found).words["arm", "rsum"] == "as in the paper"
+    assert page.wanting(experiment, found, "arm", "third", range(5)) == "not trained"
+
+
+def test_a_section_of_one_table_has_a_column_a_measure() -> None:
+    section = {
+        "title": "All",
+        "about": "-",
+        "arms": ["base", "skipped"],
+        "measures": ["rsum", "cpu_s"],
+        "is_one_table": True,
+    }
+    more = {"sections": [section], "measures": {"rsum": "RSUM", "cpu_s": "CPU"}}
+    said = page.markdown(
+        "small", EXPERIMENT.model_validate({**EXPERIMENT.model_dump(), **more}), results(base=(50.0, 60.0))
+    )
+    assert "|  | RSUM | CPU |\n| --- | ---: | ---: |\n| base | 55.0 | 60.0 |\n" in said
+    assert "| of a set that is not here: it is far away |  |  |" in said
 
 
 def test_an_arm_is_compared_over_the_seeds_that_both_have() -> None:
@@ -142,7 +174,7 @@ def test_a_page_has_every_arm_its_values_and_what_did_not_end() -> None:
     assert "| the same again | | no run has ended | |" in found
     assert "- diverging-0: step 3: the loss is nan" in found
     assert (
-        "6 of 10 runs have ended by version 1 of abc, 6 minutes of CPU on two cores; a run had 67 % of a core" in found
+        "6 of 10 runs have ended by version 1 of the code (abc), 6 minutes of CPU on two cores; a run had 67 %" in found
     )
 
 
@@ -179,7 +211,7 @@ def test_the_page_of_all_claims_has_each_with_a_verdict_or_a_reason() -> None:
     for job in plan.jobs(experiment):
         found["runs"].get(job.name, {})["digest"] = job.digest
     said = claims.markdown({"small": (experiment, found)})
-    assert "Of 3 claims: 2 not tried with this code, 1 as in the paper." in said
+    assert "Of 3 claims: 2 not tried, 1 as in the paper." in said
     assert "## [Small](small.md)" in said
     assert "| arm; beside: base | RSUM | higher | +9.90 ± 0.92 | as in the paper |" in said
     assert "| late; beside: base | RSUM | the same | | no run has ended |" in said
