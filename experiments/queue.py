@@ -17,7 +17,7 @@ import subprocess
 import sys
 import time
 import tomllib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import BrokenExecutor, ProcessPoolExecutor
 from contextlib import nullcontext, suppress
 from itertools import repeat
@@ -59,7 +59,7 @@ def run(
     Raises:
         AltalignError: a process ended before its runs did.
     """
-    absent = make_sets(module, experiment, folder)
+    absent = make_sets(module, set().union(*(job.sets for job in plan.jobs(experiment))), folder)
     jobs = plan.jobs(experiment, absent=absent)
     planned = [job for job in jobs if job.arm in experiment.pilots or not pilots_alone]
     todo = plan.left(planned, digests(folder))
@@ -74,10 +74,10 @@ def run(
     return absent
 
 
-def make_sets(module: str, experiment: Experiment, folder: Path) -> dict[str, str]:
-    """Make the sets that are not there; gives those that cannot be made here, with the reasons."""
+def make_sets(module: str, names: Iterable[str], folder: Path) -> dict[str, str]:
+    """Make the sets that are not there, in the order of names; gives those that cannot be made, with the reasons."""
     absent = {}
-    for wanted in sorted(set().union(*(job.sets for job in plan.jobs(experiment)))):
+    for wanted in sorted(names):
         place = folder / "data" / wanted
         if place.is_dir():
             continue
@@ -165,11 +165,12 @@ def again(module: str, experiment: Experiment, folder: Path) -> str:
     Raises:
         AltalignError: no run has ended, or a measure differs.
     """
-    make_sets(module, experiment, folder)
     finished, found = results(folder), digests(folder)
     if not (jobs := [job for job in plan.jobs(experiment) if found.get(job.name) == job.digest]):
         raise AltalignError("no run of these settings and this code has ended; train some first")
     job = secrets.choice(jobs)
+    if absent := make_sets(module, job.sets, folder):
+        raise AltalignError(f"{job.name}: {'; '.join(absent.values())}")
     place = folder / "again"
     shutil.rmtree(place, ignore_errors=True)
     place.mkdir()

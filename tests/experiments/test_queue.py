@@ -67,7 +67,7 @@ def test_a_run_that_is_trained_again_comes_to_the_same_or_is_named(tmp_path: Pat
 
 def test_two_ranks_come_to_what_one_does(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    queue.make_sets(MODULE, EXPERIMENT, tmp_path)
+    queue.make_sets(MODULE, ["kites", "others"], tmp_path)
     one = next(plan.jobs(EXPERIMENT))
     found = [queue.trained(MODULE, job)["values"] for job in (one, replace(one, arm="ranks", ranks=2))]
     assert found[1]["loss"] == pytest.approx(found[0]["loss"], rel=1e-4)
