@@ -9,7 +9,7 @@ from pathlib import Path
 
 from altalign import terminal
 from altalign.commands.arguments import Parser
-from altalign.errors import AltalignError
+from altalign.errors import AltalignError, UsageError
 from altalign.machine.cores import cores
 from altalign.train import NUMBERS_VERSION
 from experiments import claims, data, page, plan, queue
@@ -47,6 +47,8 @@ def _done(argv: Sequence[str]) -> str:
     parser.add_argument("--scale", type=int, default=1, help="so many times the steps, widths and pairs")
     parser.add_argument("--processes", type=int, default=cores(), help="that train at a time (one a core)")
     arguments = parser.parse_args(argv)
+    if min(arguments.scale, arguments.processes) < 1:
+        raise UsageError(f"--scale {arguments.scale} --processes {arguments.processes}: give 1 or more")
     data.scale = arguments.scale
     experiment = plan.scaled(queue.read(arguments.name), arguments.scale)
     scale = f"-scale-{arguments.scale}" if arguments.scale > 1 else ""
@@ -61,8 +63,7 @@ def _done(argv: Sequence[str]) -> str:
         absent = queue.run(module, experiment, folder, processes=arguments.processes, pilots_alone=pilots_alone)
         if pilots_alone:
             terminal.stderr().print(page.power(experiment, {"runs": queue.results(folder)}), soft_wrap=True)
-    if queue.results(folder):  # else the page is made again, of the results that are committed
-        write_results(place, experiment, folder, absent)
+    write_results(place, experiment, folder, absent)
     made = place.with_suffix(".md")
     made.write_text(page.markdown(arguments.name, experiment, json.loads(place.read_bytes())), encoding="utf-8")
     (DOCUMENTS / "claims.md").write_text(claims.markdown(committed()), encoding="utf-8")
