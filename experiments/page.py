@@ -283,5 +283,6 @@ def interval(apart: Difference, seeds: int, level: float) -> str:
 
 
 def _number(value: float, *, sign: str = "") -> str:
-    digits = ".1f" if abs(value) >= 10 else ".2f" if abs(value) >= 0.1 else ".3g"
-    return f"{value:{sign}{digits}}"
+    size = abs(value)
+    digits = ",.0f" if size >= 1000 else ".1f" if size >= 10 else ".2f" if size >= 0.1 else ".3g"
+    return f"{round(value, 4):{sign}{digits}}"
