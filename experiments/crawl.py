@@ -69,7 +69,6 @@ def _clip_art(*, is_test: bool) -> Iterator[Pair]:
 
 # Noise ---------------------------------------------------------------------------------------------------------------
 
-
 Change = Callable[[bytes, Random], bytes]
 
 
