@@ -62,7 +62,9 @@ def _done(argv: Sequence[str]) -> str:
     for pilots_alone in (True, False) if not arguments.page else ():
         absent = queue.run(module, experiment, folder, processes=arguments.processes, pilots_alone=pilots_alone)
         if pilots_alone:
-            terminal.stderr().print(page.power(experiment, {"runs": queue.results(folder)}), soft_wrap=True)
+            terminal.stderr().print(
+                page.power(experiment, page.counted(experiment, {"runs": queue.results(folder)})), soft_wrap=True
+            )
     write_results(place, experiment, folder, absent)
     made = place.with_suffix(".md")
     made.write_text(page.markdown(arguments.name, experiment, json.loads(place.read_bytes())), encoding="utf-8")

@@ -142,7 +142,7 @@ def verdicts(experiment: Experiment, results: Results) -> Verdicts:
             continue
         both = (arm, experiment.arms[arm].replaces)
         whys = [wanting(experiment, results, one, measure, experiment.seeds_of(*both)) for one in both]
-        if why := max(whys):  # that one has learned nothing is known before the other has ended
+        if why := next((one for one in ("not trained", "not finished") if one in whys), ""):
             found.words[arm, measure] = why
             continue
         of_claims[arm, measure] = apart
