@@ -33,6 +33,7 @@ RULES: dict[str, dict[str, Any]] = {
     "near_duplicate_of_test_image": {"decontaminate": {"similarity_above": 0.975}},
 }
 OURS = {"near_duplicate_in_pool": {"dedup": {"within_pool": "keep_one_image"}}}
+SMALL: dict[str, Any] = {"shards": {"resize_short_side_px": SIDE_PX}}  # as sets are stored
 PROMPTED = 'classes = "{at}/kinds.txt"\ntemplates = ["a photo of {{}}"]\n'
 ALWAYS = "pair_repeated"  # the rule that every curation has
 
@@ -40,12 +41,12 @@ ALWAYS = "pair_repeated"  # the rule that every curation has
 def _curated(rules: dict[str, Any], folder: Path, *, sources: str = "*.parquet") -> None:
     """Curate the pool, or some of its sources."""
     place = tables(folder.parent)
-    more: dict[str, Any] = {"shards": {"resize_short_side_px": SIDE_PX}}
     if "decontaminate" in rules:
         tests = sorted((place / "tests").glob("*.parquet"))
-        more["decontaminate"] = {"test_sets": [{"name": path.stem, "path": str(path)} for path in tests]}
+        of_tests = {"test_sets": [{"name": path.stem, "path": str(path)} for path in tests]}
+        rules = merged(rules, {"decontaminate": of_tests})
     found = {path.stem: path for path in [place / f"{TRUE}.parquet", *sorted(place.glob(sources))]}
-    curated_tables(folder, found, merged(rules, more))
+    curated_tables(folder, found, merged(rules, SMALL))
 
 
 def _leaked(rules: dict[str, Any], folder: Path) -> None:
@@ -54,11 +55,7 @@ def _leaked(rules: dict[str, Any], folder: Path) -> None:
 
 
 def _test(name: str, folder: Path) -> None:
-    curated_tables(
-        folder,
-        {name: tables(folder.parent) / "tests" / f"{name}.parquet"},
-        {"shards": {"resize_short_side_px": SIDE_PX}},
-    )
+    curated_tables(folder, {name: tables(folder.parent) / "tests" / f"{name}.parquet"}, SMALL)
 
 
 def _clothes(folder: Path) -> None:
